@@ -1,0 +1,1 @@
+"""Speed and soak benchmarks. `make bench`, or python -m benchmarks.run --help."""

@@ -1,0 +1,89 @@
+// From an ATen call to a recorded operation: arguments are hashed into a signature, which knows all that a repeat needs.
+#pragma once
+
+#include "storage.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+namespace torchtpu {
+
+struct ArgumentInfo {
+  enum Kind : uint8_t { Tensor, TensorList, Number, NumberList, Float, Int, ScalarType, Generator, Other } kind = Other;
+  bool is_write = false;
+  bool is_out = false;
+  bool is_static = false; // its value is part of the key
+  bool one_is_static = false; // alpha, beta: the usual 1 is part of the key, any other value is an operand
+  bool reads = true; // an out argument is only written
+};
+
+// What the core knows about an operator overload.
+struct OperatorInfo {
+  explicit OperatorInfo(const c10::OperatorHandle& handle);
+  c10::OperatorHandle op;
+  std::string name; // "aten::add"
+  std::string overload;
+  std::vector<ArgumentInfo> arguments;
+  std::vector<uint32_t> written; // argument indices in the order of the lowering's results
+  bool random = false;
+  bool described = false; // Python was asked
+  bool lowered = false; // has a lowering or a decomposition; else it runs on the CPU
+  uint32_t id = 0;
+};
+
+// A view of a storage, as an operand or a result.
+struct Operand {
+  c10::TensorImpl* tensor;
+  uint32_t slot;
+  uint32_t argument;
+};
+
+// One call while it is being recorded.
+struct Call {
+  const OperatorInfo* info = nullptr;
+  c10::DeviceIndex device = -1;
+  std::vector<uint64_t> words;
+  std::vector<Operand> operands;
+  std::vector<Slot*> slots; // distinct, in order of first appearance
+  std::vector<double> floats;
+  std::vector<int64_t> ints;
+  int64_t largest = 0; // elements of the largest tensor: what a random operator consumes
+  uint64_t stamp = 0;
+  void clear();
+};
+
+struct ResultInfo {
+  c10::ScalarType dtype;
+  std::vector<int64_t> sizes, strides;
+  SpecId spec;
+  int64_t nbytes;
+  bool defined = true;
+};
+
+struct ReturnInfo {
+  enum Kind : uint8_t { Alias, Fresh, FreshList, None } kind;
+  uint32_t index = 0; // argument, or first fresh result
+  uint32_t count = 0; // of a list
+};
+
+struct Signature {
+  uint32_t id = 0;
+  std::vector<uint64_t> key;
+  const OperatorInfo* info = nullptr;
+  std::vector<uint8_t> needs; // for each slot: whether the operation needs its old value
+  std::vector<std::pair<uint32_t, SpecId>> writes; // slots that get a new value
+  std::vector<ResultInfo> fresh;
+  std::vector<ReturnInfo> returns;
+  bool random = false;
+  mutable bool check_free = false; // its program is known to have no run-time checks
+  PyRef description; // torchtpu.program.signature.Signature
+};
+
+// Boxed kernel of every operator on the device.
+void record_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+// A new, unwritten tensor.
+at::Tensor make_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, c10::DeviceIndex device);
+at::Tensor make_contiguous(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::DeviceIndex device);
+
+} // namespace torchtpu

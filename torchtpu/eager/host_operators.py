@@ -1,0 +1,57 @@
+"""Operators whose result's size or value depends on data: they read from the device and then record ordinary ones."""
+
+from __future__ import annotations
+
+import torch
+
+_library: torch.library.Library | None = None
+
+
+def _nonzero(self: torch.Tensor) -> torch.Tensor:
+    """Positions of the non-zero elements, int64[count, dim]."""
+    count = int(torch.count_nonzero(self))
+    return torch.nonzero_static(self, size=count)
+
+
+def _masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Elements of `self` where `mask` is true, in row-major order."""
+    if mask.dtype not in (torch.bool, torch.uint8):
+        raise RuntimeError("masked_select: expected BoolTensor for mask")
+    self, mask = torch.broadcast_tensors(self, mask)
+    positions = _nonzero(mask.reshape(-1))[:, 0]
+    return torch.index_select(self.reshape(-1), 0, positions)
+
+
+def _equal(self: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same sizes and elements."""
+    if self.shape != other.shape:
+        return False
+    return self.numel() == 0 or bool(torch.eq(self, other).all())
+
+
+def _repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> torch.Tensor:
+    """Index i, repeats[i] times, for each i."""
+    if repeats.dim() != 1:
+        raise RuntimeError("repeat_interleave only accept 1D vector as repeat")
+    if repeats.dtype not in (torch.int32, torch.int64):
+        raise RuntimeError("repeats has to be Long or Int tensor")
+    if repeats.numel() == 0:
+        return torch.empty_like(repeats)
+    ends = repeats.cumsum(0)
+    total = int(ends[-1]) if output_size is None else output_size
+    if bool((repeats < 0).any()):
+        raise RuntimeError("repeats can not be negative")
+    positions = torch.arange(total, device=repeats.device, dtype=ends.dtype)
+    return torch.searchsorted(ends, positions, right=True).to(repeats.dtype)
+
+
+def register() -> None:
+    """Registers these kernels on the device's key, once."""
+    global _library
+    if _library is not None:
+        return
+    _library = torch.library.Library("aten", "IMPL", "PrivateUse1")
+    _library.impl("nonzero", _nonzero)
+    _library.impl("masked_select", _masked_select)
+    _library.impl("equal", _equal)
+    _library.impl("repeat_interleave.Tensor", _repeat_interleave)

@@ -1,0 +1,104 @@
+"""From a JAX function to an executable, at once or in the background."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+import warnings
+from typing import Any
+
+import jax
+from jax.sharding import SingleDeviceSharding
+
+from torchtpu.program import stats
+from torchtpu.program.builder import WindowFunction
+from torchtpu.runtime import client
+
+# Half types are rounded after every operation, as PyTorch does, whatever XLA fuses.
+_OPTIONS = {"xla_allow_excess_precision": False}
+
+_pool: concurrent.futures.ThreadPoolExecutor | None = None
+_pending: set[concurrent.futures.Future] = set()
+_lock = threading.Lock()
+_warned = False
+
+
+class Program:
+    """A compiled window. The native core reads `call` (None until it is ready), `has_checks` and `failed`."""
+
+    def __init__(self, function: WindowFunction, donated: tuple[bool, ...], device_index: int):
+        self.function: WindowFunction | None = function
+        self.donated = donated
+        self.device_index = device_index
+        self.call: Any = None
+        self.has_checks = False
+        self.failed = False
+        self.checks: list[Any] = []
+        self.operations = len(function.nodes)
+        self.seconds = 0.0
+
+    def compile(self) -> None:
+        """Traces, lowers and compiles; raises what JAX raises."""
+        function = self.function
+        assert function is not None
+        start = time.perf_counter()
+        sharding = SingleDeviceSharding(client.device(self.device_index))
+        donations = function.donations(self.donated)
+        with jax.enable_x64(True):
+            jitted = jax.jit(function, donate_argnums=donations, keep_unused=True)
+            lowered = jitted.lower(*function.arguments(sharding))
+            compiled = lowered.compile(compiler_options=_OPTIONS)
+        self.checks = function.checks
+        self.has_checks = bool(self.checks)
+        self.seconds = time.perf_counter() - start
+        stats.note_compile(self.seconds)
+        self.function = None
+        self.call = compiled  # last: the core may look at any time
+
+
+def build(window: dict[str, Any], wait: bool) -> Program:
+    """The program of a window: compiled when `wait`, else handed to the background."""
+    program = Program(WindowFunction(window), window["donated"], window["device"])
+    if wait:
+        program.compile()
+    else:
+        _submit(program)
+    return program
+
+
+def _submit(program: Program) -> None:
+    global _pool
+    with _lock:
+        if _pool is None:
+            _pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="torchtpu-compile")
+        future = _pool.submit(_compile_in_background, program)
+        _pending.add(future)
+    future.add_done_callback(_pending.discard)
+
+
+def _compile_in_background(program: Program) -> None:
+    global _warned
+    if not threading.main_thread().is_alive():
+        return  # the process is ending
+    try:
+        program.compile()
+    except Exception as error:
+        program.failed = True
+        if not _warned:
+            _warned = True
+            warnings.warn(
+                f"a window of {program.operations} operations could not be compiled as a whole and runs operation by "
+                f"operation: {type(error).__name__}: {error}",
+                stacklevel=1,
+            )
+
+
+def wait_for_compiles() -> None:
+    """Returns when no compile is under way in the background."""
+    while True:
+        with _lock:
+            waiting = list(_pending)
+        if not waiting:
+            return
+        concurrent.futures.wait(waiting)
