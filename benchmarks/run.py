@@ -65,8 +65,6 @@ def measure(names, targets, rounds, core, progress):
 
     rows = []
     with tempfile.TemporaryDirectory() as logs:
-        # Every run starts from an empty compile cache, so that the first step is a first step.
-        os.environ["TORCHTPU_CACHE_DIR"] = str(Path(logs) / "cache")
         for name in names:
             row = ROWS[name]
             chosen = [t for t in targets if t != "jax" or name in BUILDERS]

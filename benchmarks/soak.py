@@ -41,9 +41,9 @@ def compile_count(device):
 def finish_compiling(device):
     """Wait for what compiles in the background: on a slow machine it takes longer than the warm-up's steps."""
     if device.startswith("tpu"):
-        from torchtpu.program.compiler import wait_for_compiles
+        import torchtpu
 
-        wait_for_compiles()
+        torchtpu.wait_for_compiles()
 
 
 def problems(samples, warm_up, slack):

@@ -229,7 +229,7 @@ void infer_outputs(const Call& call, const torch::jit::Stack& stack, size_t base
     const auto& schema = call.info->op.schema();
     size_t next = 0;
     for (const auto& ret : schema.returns()) {
-      ReturnInfo plan{ReturnInfo::None};
+      ReturnInfo plan{ReturnInfo::Constant};
       if (ret.alias_info() && ret.alias_info()->isWrite()) {
         plan.kind = ReturnInfo::Alias;
         for (uint32_t a = 0; a < schema.arguments().size(); ++a) {

@@ -1,314 +1,304 @@
 #include "device.h"
 
-#include "generator.h"
-#include "storage.h"
-#include "window.h"
-
-#include <ATen/detail/PrivateUse1HooksInterface.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <c10/core/impl/alloc_cpu.h>
-#include <torch/csrc/utils/pybind.h>
-
 #include <pthread.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <map>
-#include <mutex>
+#include <utility>
+
+#include <c10/core/Stream.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <c10/util/Exception.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Exceptions.h>
 
 namespace py = pybind11;
 
 namespace torchtpu {
 
+// Defined in window.cpp.
+void cut(c10::DeviceIndex device, const char* reason);
+void synchronize(c10::DeviceIndex device);
+
 namespace {
 
-thread_local c10::DeviceIndex current = 0;
-thread_local std::array<c10::StreamId, kMaxDevices> current_streams{};
-std::atomic<int> known_devices{-1};
-std::atomic<bool> forked{false};
-std::atomic<c10::StreamId> next_stream{1};
+using c10::Device;
+using c10::DeviceIndex;
+using c10::DeviceType;
+using c10::Stream;
+using c10::StreamId;
 
+std::atomic<int> known_count{-1};
+std::atomic<bool> started{false};
+std::atomic<bool> forked{false};
+thread_local DeviceIndex current = 0;
+
+// Only atomics here: a child of a threaded process may do nothing else before exec.
 void after_fork_in_child() {
-  if (known_devices.load() >= 0) {
-    forked = true;
+  if (started.load()) {
+    forked.store(true);
   }
 }
 
-struct WatchForks {
-  WatchForks() {
-    pthread_atfork(nullptr, nullptr, &after_fork_in_child);
-  }
-} watch_forks;
+const int fork_handler = pthread_atfork(nullptr, nullptr, after_fork_in_child);
 
-// A point in a device's work. PJRT has no device events: recording one sends what is pending, and the time of one with
-// timing is taken once the device is idle.
+} // namespace
+
+DeviceIndex device_count() {
+  int count = known_count.load(std::memory_order_relaxed);
+  if (count >= 0) {
+    return static_cast<DeviceIndex>(count);
+  }
+  // No lock of our own is held while the GIL is taken; two threads may both ask, and agree.
+  py::gil_scoped_acquire gil;
+  try {
+    count = py::module_::import("torchtpu.runtime.client").attr("device_count")().cast<int>();
+  } catch (py::error_already_set& error) {
+    // python_error keeps the Python type on the way through PyTorch's own frames.
+    error.restore();
+    python_error kept;
+    kept.persist();
+    throw kept;
+  }
+  TORCH_CHECK(count <= kMaxDevices - 1, "tpu: XLA reports ", count, " devices; at most ",
+              kMaxDevices - 1, " are supported");
+  known_count.store(count);
+  return static_cast<DeviceIndex>(count);
+}
+
+DeviceIndex current_device() {
+  return current;
+}
+
+DeviceIndex checked_device(DeviceIndex index) {
+  check_not_forked();
+  if (index == -1) {
+    return current;
+  }
+  const int count = device_count();
+  TORCH_CHECK(index >= 0 && index < count, "Invalid device index ", static_cast<int>(index),
+              ": there ", count == 1 ? "is " : "are ", count, " tpu device",
+              count == 1 ? "" : "s", " (valid indices are 0 to ", count - 1, ")");
+  return index;
+}
+
+void set_device(DeviceIndex index) {
+  current = checked_device(index);
+}
+
+bool runtime_started() {
+  return started.load(std::memory_order_relaxed);
+}
+
+void check_not_forked() {
+  TORCH_CHECK(!forked.load(std::memory_order_relaxed),
+              "Cannot re-initialize tpu in forked subprocess. To use tpu with multiprocessing, "
+              "you must use the 'spawn' start method");
+}
+
+namespace {
+
+// Streams are names only: XLA orders the work of a device itself, by data dependence.
+// Id 0 is the default stream, 1..32 the pool, anything above was made by getNewStream.
+constexpr StreamId kPoolSize = 32;
+std::atomic<StreamId> next_pool_stream{0};
+std::atomic<StreamId> next_new_stream{kPoolSize + 1};
+thread_local std::array<StreamId, kMaxDevices> current_stream{};
+
+// What was on the device when `record` ran has been sent there; `done` says it was waited for.
 struct Event {
-  c10::DeviceIndex device;
-  bool timed;
+  bool timing = false;
+  DeviceIndex device = 0;
+  std::atomic<bool> done{true};
   std::chrono::steady_clock::time_point time;
 };
 
-struct TpuGuard final : c10::impl::DeviceGuardImplInterface {
-  c10::DeviceType type() const override {
-    return kTpu;
+Event* as_event(void* event) {
+  return static_cast<Event*>(event);
+}
+
+Stream make_stream(DeviceIndex index, StreamId id) {
+  return Stream(Stream::UNSAFE, Device(DeviceType::PrivateUse1, index), id);
+}
+
+struct Guard final : public c10::impl::DeviceGuardImplInterface {
+  DeviceType type() const override {
+    return DeviceType::PrivateUse1;
   }
-  c10::Device exchangeDevice(c10::Device device) const override {
-    const auto old = current;
-    if (device.index() != old) {
-      setDevice(device);
+
+  Device exchangeDevice(Device device) const override {
+    const DeviceIndex before = current;
+    if (device.index() != before) {
+      set_device(device.index());
     }
-    return {kTpu, old};
+    return Device(type(), before);
   }
-  c10::Device getDevice() const override {
-    return {kTpu, current};
+
+  Device getDevice() const override {
+    return Device(type(), current);
   }
-  void setDevice(c10::Device device) const override {
+
+  void setDevice(Device device) const override {
     set_device(device.index());
   }
-  void uncheckedSetDevice(c10::Device device) const noexcept override {
-    if (device.index() >= 0 && device.index() < kMaxDevices) {
+
+  void uncheckedSetDevice(Device device) const noexcept override {
+    if (device.index() >= 0) {
       current = device.index();
     }
   }
-  c10::Stream getStream(c10::Device device) const override {
-    const auto index = device.has_index() ? device.index() : current;
-    return c10::Stream(c10::Stream::UNSAFE, {kTpu, index}, current_streams.at(size_t(index)));
+
+  Stream getStream(Device device) const override {
+    const DeviceIndex index = index_of(device);
+    return make_stream(index, current_stream[index]);
   }
-  c10::Stream getDefaultStream(c10::Device device) const override {
-    return c10::Stream(c10::Stream::DEFAULT, {kTpu, device.has_index() ? device.index() : current});
+
+  Stream getDefaultStream(Device device) const override {
+    return make_stream(index_of(device), 0);
   }
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
-    return getNewStream(device, 0);
+
+  Stream getStreamFromGlobalPool(Device device, bool /*isHighPriority*/) const override {
+    return make_stream(checked_device(device.index()), 1 + next_pool_stream++ % kPoolSize);
   }
-  c10::Stream getNewStream(c10::Device device, int) const override {
-    return c10::Stream(c10::Stream::UNSAFE, {kTpu, device.has_index() ? device.index() : current}, next_stream++);
+
+  Stream getNewStream(Device device, int /*priority*/) const override {
+    return make_stream(checked_device(device.index()), next_new_stream++);
   }
-  c10::Stream exchangeStream(c10::Stream stream) const override {
-    auto& slot = current_streams.at(size_t(stream.device_index()));
-    const c10::Stream old{c10::Stream::UNSAFE, stream.device(), slot};
-    slot = stream.id();
-    return old;
+
+  Stream exchangeStream(Stream stream) const override {
+    const DeviceIndex index = index_of(stream.device());
+    return make_stream(index, std::exchange(current_stream[index], stream.id()));
   }
-  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
-    delete static_cast<Event*>(event);
-  }
-  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag flag) const override {
-    const bool timed = flag == c10::EventFlag::BACKEND_DEFAULT;
-    if (!*event) {
-      *event = new Event{stream.device_index(), timed, {}};
-    }
-    auto* e = static_cast<Event*>(*event);
-    if (timed) {
-      synchronize(stream.device_index());
-    } else {
-      cut(stream.device_index(), "event");
-    }
-    e->time = std::chrono::steady_clock::now();
-  }
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override {
+
+  bool queryStream(const Stream& stream) const override {
+    // There is no cheaper answer that also covers what other threads have sent.
+    synchronizeStream(stream);
     return true;
   }
+
+  void synchronizeStream(const Stream& stream) const override {
+    synchronizeDevice(stream.device_index());
+  }
+
+  void synchronizeDevice(const DeviceIndex device) const override {
+    check_not_forked();
+    if (runtime_started()) {
+      torchtpu::synchronize(device == -1 ? current : device);
+    }
+  }
+
+  // With timing the time is the host's, taken after all earlier work on the device has ended,
+  // so recording such an event waits. Without timing it only sends pending work.
+  void record(void** event, const Stream& stream, const DeviceIndex device_index,
+              const c10::EventFlag flag) const override {
+    const DeviceIndex device = stream.device_index();
+    TORCH_CHECK(device_index == -1 || device_index == device, "Event device index ",
+                static_cast<int>(device_index), " does not match the stream's device index ",
+                static_cast<int>(device));
+    check_not_forked();
+    if (*event == nullptr) {
+      auto* made = new Event();
+      made->timing = flag == c10::EventFlag::BACKEND_DEFAULT;
+      *event = made;
+    }
+    Event* self = as_event(*event);
+    self->device = device;
+    if (self->timing) {
+      synchronizeDevice(device);
+      self->time = std::chrono::steady_clock::now();
+      self->done = true;
+    } else if (runtime_started()) {
+      self->done = false;
+      torchtpu::cut(device, "event");
+    }
+  }
+
+  // Every later operation on the device already runs after what it reads; nothing to add.
+  void block(void* /*event*/, const Stream& /*stream*/) const override {}
+
+  bool queryEvent(void* event) const override {
+    synchronizeEvent(event);
+    return true;
+  }
+
   void synchronizeEvent(void* event) const override {
-    if (event) {
-      synchronize(static_cast<Event*>(event)->device);
+    if (event != nullptr && !as_event(event)->done) {
+      synchronizeDevice(as_event(event)->device);
+      as_event(event)->done = true;
     }
   }
-  double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override {
-    TORCH_CHECK(first && second, "Both events must be recorded before calculating elapsed time.");
-    const auto* a = static_cast<Event*>(first);
-    const auto* b = static_cast<Event*>(second);
-    TORCH_CHECK(a->timed && b->timed, "Both events must be created with argument 'enable_timing=True'.");
-    return std::chrono::duration<double, std::milli>(b->time - a->time).count();
+
+  double elapsedTime(void* event1, void* event2, const DeviceIndex /*device_index*/) const override {
+    TORCH_CHECK(event1 != nullptr && event2 != nullptr,
+                "Both events must be recorded before calculating elapsed time.");
+    TORCH_CHECK(as_event(event1)->timing && as_event(event2)->timing,
+                "Both events must be created with argument 'enable_timing=True'.");
+    const std::chrono::duration<double, std::milli> elapsed =
+        as_event(event2)->time - as_event(event1)->time;
+    return elapsed.count();
   }
-  bool queryStream(const c10::Stream&) const override {
-    return true;
+
+  void destroyEvent(void* event, const DeviceIndex /*device_index*/) const noexcept override {
+    delete as_event(event);
   }
-  void synchronizeStream(const c10::Stream& stream) const override {
-    synchronize(stream.device_index());
-  }
-  void synchronizeDevice(const c10::DeviceIndex index) const override {
-    synchronize(index < 0 ? current : index);
-  }
-  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
-  c10::DeviceIndex deviceCount() const noexcept override {
+
+  DeviceIndex deviceCount() const noexcept override {
     try {
       return device_count();
     } catch (...) {
       return 0;
     }
   }
-};
 
-C10_REGISTER_GUARD_IMPL(PrivateUse1, TpuGuard)
-
-// Host memory that remembers being pinned. XLA copies from any host memory; this is for what PyTorch asks about it.
-class PinnedAllocator final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(size_t nbytes) override {
-    void* data = nbytes ? c10::alloc_cpu(nbytes) : nullptr;
-    if (data) {
-      std::lock_guard<std::mutex> guard(mutex());
-      blocks()[reinterpret_cast<uintptr_t>(data)] = nbytes;
-    }
-    return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
+#if __has_include(<c10/core/DeviceCapability.h>)
+  // No `override`: older versions do not have it. All types but the quantized ones.
+  c10::DeviceCapability getDeviceCapability(Device /*device*/) const {
+    c10::DeviceCapability capability;
+    auto& has = capability.capability_data.supported_scalar_types;
+    has.has_QInt8 = has.has_QUInt8 = has.has_QInt32 = 0;
+    return capability;
   }
-  c10::DeleterFnPtr raw_deleter() const override {
-    return &release;
-  }
-  void copy_data(void* to, const void* from, std::size_t count) const override {
-    std::memcpy(to, from, count);
-  }
-  static bool owns(const void* pointer) {
-    std::lock_guard<std::mutex> guard(mutex());
-    const auto address = reinterpret_cast<uintptr_t>(pointer);
-    auto it = blocks().upper_bound(address);
-    return it != blocks().begin() && address < std::prev(it)->first + std::prev(it)->second;
-  }
+#endif
 
  private:
-  static void release(void* data) {
-    if (!data) {
-      return;
-    }
-    {
-      std::lock_guard<std::mutex> guard(mutex());
-      blocks().erase(reinterpret_cast<uintptr_t>(data));
-    }
-    c10::free_cpu(data);
-  }
-  static std::mutex& mutex() {
-    static auto* instance = new std::mutex;
-    return *instance;
-  }
-  static std::map<uintptr_t, size_t>& blocks() {
-    static auto* instance = new std::map<uintptr_t, size_t>;
-    return *instance;
+  // Streams exist without the runtime: the autograd engine asks for them in every thread.
+  static DeviceIndex index_of(Device device) {
+    return device.index() == -1 ? current : device.index();
   }
 };
 
-struct TpuHooks final : at::PrivateUse1HooksInterface {
-  bool isBuilt() const override {
-    return true;
-  }
-  bool isAvailable() const override {
-    try {
-      return device_count() > 0;
-    } catch (...) {
-      return false;
-    }
-  }
-  bool hasPrimaryContext(c10::DeviceIndex) const override {
-    return runtime_started();
-  }
-  void init() const override {
-    device_count();
-  }
-  c10::DeviceIndex deviceCount() const override {
-    return device_count();
-  }
-  void setCurrentDevice(c10::DeviceIndex index) const override {
-    set_device(index);
-  }
-  c10::DeviceIndex getCurrentDevice() const override {
-    return current;
-  }
-  c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
-    const auto old = current;
-    set_device(index);
-    return old;
-  }
-  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
-    return exchangeDevice(index);
-  }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
-    return default_generator(index);
-  }
-  at::Generator getNewGenerator(c10::DeviceIndex index) const override {
-    return at::make_generator<TpuGeneratorImpl>(index < 0 ? current : index);
-  }
-  bool isPinnedPtr(const void* data) const override {
-    return PinnedAllocator::owns(data);
-  }
-  at::Allocator* getPinnedMemoryAllocator() const override {
-    static auto* instance = new PinnedAllocator;
-    return instance;
-  }
-  at::Device getDeviceFromPtr(void* data) const override {
-    const auto index = device_of_pointer(data);
-    TORCH_CHECK(index >= 0, "the pointer does not belong to a tpu tensor");
-    return {kTpu, index};
-  }
-  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t nbytes) const override {
-    resize_storage(storage.unsafeGetStorageImpl(), nbytes);
-  }
-};
-
-struct RegisterHooks {
-  RegisterHooks() {
-    at::RegisterPrivateUse1HooksInterface(new TpuHooks); // leaked: it may be asked until the very end
-  }
-} register_hooks;
+C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
 
 } // namespace
 
-c10::DeviceIndex device_count() {
-  const int known = known_devices.load(std::memory_order_acquire);
-  if (known >= 0) {
-    return c10::DeviceIndex(known);
-  }
-  check_not_forked();
-  Gil gil;
-  PyRef module = checked(PyImport_ImportModule("torchtpu.runtime.client"));
-  PyRef count = checked(PyObject_CallMethod(module.get(), "device_count", nullptr));
-  const long n = PyLong_AsLong(count.get());
-  if (n < 0 && PyErr_Occurred()) {
-    throw_python_error();
-  }
-  known_devices = int(std::min<long>(n, kMaxDevices));
-  return c10::DeviceIndex(known_devices.load());
-}
-
-c10::DeviceIndex current_device() {
-  return current;
-}
-
-void set_device(c10::DeviceIndex index) {
-  if (index == current) {
-    return;
-  }
-  check_not_forked();
-  const auto n = device_count();
-  TORCH_CHECK(
-      index >= 0 && index < n, "tpu device index ", int(index), " is out of range: there ", n == 1 ? "is 1 tpu device" : "are ",
-      n == 1 ? "" : std::to_string(int(n)) + " tpu devices", ", with indices from 0 to ", int(n) - 1);
-  current = index;
-}
-
-bool runtime_started() {
-  return known_devices.load() >= 0 && !forked;
-}
-
-void check_not_forked() {
-  TORCH_CHECK(
-      !forked.load(std::memory_order_relaxed),
-      "Cannot re-initialize tpu in forked subprocess. To use tpu with multiprocessing, you must use the 'spawn' start method");
-}
-
 void bind_device(py::module_& m) {
-  m.def("_device_count", [] { return int(device_count()); });
-  m.def("_current_device", [] { return int(current); });
-  m.def("_set_device", [](int index) { set_device(c10::DeviceIndex(index)); });
+  m.def("_device_count", [] { return static_cast<int>(device_count()); });
+  m.def("_current_device", [] { return static_cast<int>(current_device()); });
+  m.def("_set_device", [](int index) {
+    TORCH_CHECK(index >= -1 && index < kMaxDevices, "Invalid device index ", index);
+    set_device(static_cast<DeviceIndex>(index));
+  });
   m.def("_exchange_device", [](int index) {
-    const int old = current;
+    const int before = current_device();
     if (index >= 0) {
-      set_device(c10::DeviceIndex(index));
+      TORCH_CHECK(index < kMaxDevices, "Invalid device index ", index);
+      set_device(static_cast<DeviceIndex>(index));
     }
-    return old;
+    return before;
+  });
+  m.def("_restore_device", [](int index) {
+    if (index >= 0 && index < kMaxDevices) {
+      current = static_cast<DeviceIndex>(index);
+    }
   });
   m.def("_runtime_started", &runtime_started);
-  m.def("_in_bad_fork", [] { return forked.load(); });
+  m.def("_mark_runtime_started", [] {
+    check_not_forked();
+    started = true;
+  });
+  m.def("_is_forked", [] { return forked.load(); });
+  m.def("_check_not_forked", &check_not_forked);
 }
 
 } // namespace torchtpu

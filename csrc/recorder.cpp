@@ -7,6 +7,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/GeneratorForPrivateuseone.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/CPUFallback.h>
@@ -281,52 +282,115 @@ void scan(Call& call, OperatorInfo& info, const torch::jit::Stack& stack, size_t
   }
 }
 
-at::Tensor meta_like(const c10::TensorImpl* tensor) {
-  return at::detail::empty_strided_meta(
-      tensor->sizes(), tensor->strides(), c10::typeMetaToScalarType(tensor->dtype()));
+// A stand-in for one of our tensors: a meta tensor, or zeros on the CPU.
+at::Tensor stand_in(const c10::TensorImpl* tensor, c10::DeviceType device) {
+  const auto dtype = c10::typeMetaToScalarType(tensor->dtype());
+  if (device == c10::DeviceType::Meta) {
+    return at::detail::empty_strided_meta(tensor->sizes(), tensor->strides(), dtype);
+  }
+  at::Tensor zeros = at::detail::empty_strided_cpu(tensor->sizes(), tensor->strides(), dtype);
+  return zeros.zero_();
 }
 
-// Runs PyTorch's own meta kernel: sizes, strides and dtypes of the results, and PyTorch's own errors. Returns false
-// where it has none.
-bool run_meta(const Call& call, const torch::jit::Stack& stack, size_t base, torch::jit::Stack& meta, torch::jit::Stack& arguments) {
+// Runs the operator on stand-ins for our tensors. `results` receives what it returns, `arguments` what it was given.
+void run_elsewhere(
+    const Call& call, const torch::jit::Stack& stack, size_t base, c10::DeviceType device, torch::jit::Stack& results,
+    torch::jit::Stack& arguments) {
   std::unordered_map<const c10::TensorImpl*, at::Tensor> seen;
   auto convert = [&](const c10::IValue& item) -> c10::IValue {
-    if (!item.isTensor() || !item.toTensor().defined() || item.toTensor().device().type() != kTpu) {
+    if (!item.isTensor() || !item.toTensor().defined()) {
       return item;
     }
     const auto* impl = item.unsafeToTensorImpl();
+    if (impl->device_type() != kTpu && (impl->is_wrapped_number() || device == impl->device_type())) {
+      return item;
+    }
     auto [it, fresh] = seen.try_emplace(impl);
     if (fresh) {
-      it->second = meta_like(impl);
+      it->second = stand_in(impl, device);
     }
     return it->second;
   };
+  results.clear();
   for (size_t i = 0; i < call.info->arguments.size(); ++i) {
     const auto& item = stack[base + i];
     if (item.isTensor()) {
-      meta.push_back(convert(item));
+      results.push_back(convert(item));
     } else if (call.info->arguments[i].kind == ArgumentInfo::TensorList && item.isList()) {
       auto list = c10::impl::GenericList(item.toList().elementType());
       for (const auto& x : item.toListRef()) {
         list.push_back(convert(x));
       }
-      meta.emplace_back(std::move(list));
+      results.emplace_back(std::move(list));
     } else if (item.isDevice()) {
-      meta.emplace_back(c10::Device(c10::DeviceType::Meta));
+      results.emplace_back(c10::Device(device));
     } else if (item.isGenerator()) {
-      meta.emplace_back();
+      results.emplace_back();
     } else {
-      meta.push_back(item);
+      results.push_back(item);
     }
   }
-  arguments = meta;
+  arguments = results;
   at::AutoDispatchBelowADInplaceOrView below;
+  call.info->op.callBoxed(results);
+}
+
+// The structured operator whose shapes are being asked for on this thread; its `out=` form then computes nothing.
+thread_local const OperatorInfo* probed = nullptr;
+
+bool is_probe(const c10::OperatorHandle& op) {
+  if (!probed) {
+    return false;
+  }
+  const auto& name = op.operator_name().name;
+  const auto& asked = probed->name;
+  const bool same = name == asked || (asked.size() == name.size() + 1 && asked.back() == '_' && asked.compare(0, name.size(), name) == 0);
+  return same && !op.schema().arguments().empty() && op.schema().arguments().back().is_out();
+}
+
+// A structured operator checks its arguments and allocates its results in C++ for any device.
+bool run_structured(const Call& call, const torch::jit::Stack& stack, size_t base, torch::jit::Stack& results) {
+  constexpr auto kKey = c10::DispatchKey::CompositeExplicitAutogradNonFunctional;
+  if (!call.info->op.hasKernelForDispatchKey(kKey)) {
+    return false;
+  }
+  struct Probe {
+    const OperatorInfo* before = probed;
+    explicit Probe(const OperatorInfo* info) {
+      probed = info;
+    }
+    ~Probe() {
+      probed = before;
+    }
+  } probe(call.info);
+  results.assign(stack.begin() + int64_t(base), stack.end());
+  at::AutoDispatchBelowADInplaceOrView below;
+  call.info->op.callBoxedForDispatchKey(kKey, results);
+  return true;
+}
+
+// Asks PyTorch for sizes, strides and dtypes of the results. Where its meta kernel refuses, the CPU is asked on zeros,
+// so that the error has the text that users know. Returns false where nobody knows.
+bool run_meta(const Call& call, const torch::jit::Stack& stack, size_t base, torch::jit::Stack& meta, torch::jit::Stack& arguments) {
+  constexpr int64_t kLargest = int64_t(1) << 26; // elements that are worth allocating for an error's text
+  if (run_structured(call, stack, base, meta)) {
+    return true;
+  }
+  std::exception_ptr refusal;
   try {
-    call.info->op.callBoxed(meta);
+    run_elsewhere(call, stack, base, c10::DeviceType::Meta, meta, arguments);
     return true;
   } catch (const c10::NotImplementedError&) {
     return false;
+  } catch (const std::exception&) {
+    refusal = std::current_exception();
   }
+  if (call.largest <= kLargest && call.operands.size() <= 64) {
+    torch::jit::Stack results, given;
+    run_elsewhere(call, stack, base, c10::DeviceType::CPU, results, given); // its sizes may depend on the zeros
+    return false;
+  }
+  std::rethrow_exception(refusal);
 }
 
 ResultInfo result_info(const at::Tensor& meta) {
@@ -360,7 +424,7 @@ Signature* make_signature(Call& call, const torch::jit::Stack& stack, size_t bas
   if (known) {
     bool resized = false;
     for (size_t i = 0; i < info.arguments.size(); ++i) {
-      if (info.arguments[i].is_out && stack[base + i].isTensor() && meta_arguments[i].isTensor()) {
+      if (!meta_arguments.empty() && info.arguments[i].is_out && stack[base + i].isTensor() && meta_arguments[i].isTensor()) {
         const auto& out = stack[base + i].toTensor();
         const auto& want = meta_arguments[i].toTensor();
         if (out.defined() && out.sizes() != want.sizes()) {
@@ -383,7 +447,7 @@ Signature* make_signature(Call& call, const torch::jit::Stack& stack, size_t bas
   } else {
     for (size_t r = 0; r < schema.returns().size(); ++r) {
       const auto& ret = schema.returns()[r];
-      ReturnInfo plan{ReturnInfo::None};
+      ReturnInfo plan{ReturnInfo::Constant};
       const auto* alias = ret.alias_info();
       if (alias && alias->isWrite()) {
         plan.kind = ReturnInfo::Alias;
@@ -400,6 +464,8 @@ Signature* make_signature(Call& call, const torch::jit::Stack& stack, size_t bas
           signature->fresh.push_back(result_info(x.toTensor()));
           plan.count += 1;
         }
+      } else if (meta[r].isInt() || meta[r].isSymInt() || meta[r].isBool()) {
+        plan.constant = meta[r];
       } else {
         TORCH_CHECK_NOT_IMPLEMENTED(meta[r].isTensor(), info.name, " on tpu cannot return a ", meta[r].tagKind());
         plan.kind = ReturnInfo::Fresh;
@@ -420,6 +486,9 @@ Signature* make_signature(Call& call, const torch::jit::Stack& stack, size_t bas
         continue;
       }
       written_operands.push_back(o);
+      if (info.arguments[a].reads || info.arguments[a].is_out) { // a fill may write an element twice
+        at::assert_no_internal_overlap(operand.tensor);
+      }
       const bool whole = covers_storage(operand.tensor);
       if (!whole) {
         signature->needs[operand.slot] = 1;
@@ -538,8 +607,8 @@ void push_returns(const Signature& signature, const Call& call, std::vector<Valu
       case ReturnInfo::FreshList:
         out.emplace_back(c10::List<at::Tensor>(c10::ArrayRef<at::Tensor>(fresh).slice(plan.index, plan.count)));
         break;
-      case ReturnInfo::None:
-        out.emplace_back();
+      case ReturnInfo::Constant:
+        out.push_back(plan.constant);
     }
   }
   stack->resize(base);
@@ -607,7 +676,7 @@ at::Tensor make_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::Sc
   if (device != current_device()) {
     guard.reset_device(c10::Device(kTpu, device));
   }
-  return at::detail::empty_strided_generic(sizes, strides, allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype);
+  return at::detail::empty_strided_generic(sizes, strides, allocator(), kTensorKeys, dtype);
 }
 
 at::Tensor make_contiguous(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::DeviceIndex device) {
@@ -616,13 +685,20 @@ at::Tensor make_contiguous(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::D
   if (device != current_device()) {
     guard.reset_device(c10::Device(kTpu, device));
   }
-  return at::detail::empty_generic(sizes, allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype, std::nullopt);
+  return at::detail::empty_generic(sizes, allocator(), kTensorKeys, dtype, std::nullopt);
 }
 
 void record_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
   check_not_forked();
   const size_t n = op.schema().arguments().size();
   const size_t base = stack->size() - n;
+  if (is_probe(op)) {
+    const auto returns = op.schema().returns().size();
+    torch::jit::Stack outs(stack->end() - int64_t(returns), stack->end());
+    stack->resize(base);
+    stack->insert(stack->end(), outs.begin(), outs.end());
+    return;
+  }
   bool run_on_cpu = false;
   {
     Lock lock;

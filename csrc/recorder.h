@@ -62,9 +62,10 @@ struct ResultInfo {
 };
 
 struct ReturnInfo {
-  enum Kind : uint8_t { Alias, Fresh, FreshList, None } kind;
+  enum Kind : uint8_t { Alias, Fresh, FreshList, Constant } kind;
   uint32_t index = 0; // argument, or first fresh result
   uint32_t count = 0; // of a list
+  c10::IValue constant; // a size or a flag, the same for every repeat
 };
 
 struct Signature {
@@ -82,6 +83,10 @@ struct Signature {
 
 // Boxed kernel of every operator on the device.
 void record_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+// The key set of our tensors. The CPU's bit never wins dispatch; it makes PyTorch treat the tensors as ordinary dense
+// ones, so that `module.to("tpu")` keeps its Parameter objects (tied weights stay tied, optimizers stay valid).
+inline constexpr c10::DispatchKeySet kTensorKeys({c10::DispatchKey::PrivateUse1, c10::DispatchKey::CPU});
+
 // A new, unwritten tensor.
 at::Tensor make_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, c10::DeviceIndex device);
 at::Tensor make_contiguous(c10::IntArrayRef sizes, c10::ScalarType dtype, c10::DeviceIndex device);

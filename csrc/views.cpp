@@ -14,10 +14,7 @@ namespace torchtpu {
 namespace {
 
 c10::DeviceIndex index_of(std::optional<c10::Device> device) {
-  check_not_forked();
-  const auto index = device && device->has_index() ? device->index() : current_device();
-  TORCH_CHECK(index < device_count(), "tpu device index ", int(index), " is out of range: this machine has ", int(device_count()), " tpu device(s)");
-  return index;
+  return checked_device(device ? device->index() : c10::DeviceIndex(-1));
 }
 
 at::Tensor empty_memory_format(
@@ -32,7 +29,7 @@ at::Tensor empty_memory_format(
   if (index != current_device()) {
     guard.reset_device(c10::Device(kTpu, index));
   }
-  return at::detail::empty_generic(sizes, allocator(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), type, format);
+  return at::detail::empty_generic(sizes, allocator(), kTensorKeys, type, format);
 }
 
 at::Tensor empty_strided(
@@ -177,7 +174,7 @@ void resize_storage(c10::StorageImpl* storage, size_t nbytes) {
     const auto dtype = even ? spec.dtype : c10::ScalarType::Byte;
     const int64_t width = even ? item : 1;
     at::Tensor flat = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+        c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage)), kTensorKeys,
         c10::scalarTypeToTypeMeta(dtype));
     flat.unsafeGetTensorImpl()->set_sizes_contiguous({int64_t(old->nbytes) / width});
     static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("torchtpu::resized", "");

@@ -488,7 +488,7 @@ void Recorder::wait() {
 Recorder& recorder(c10::DeviceIndex device) {
   auto& entry = recorders().at(size_t(device));
   if (!entry) {
-    TORCH_CHECK(device < device_count(), "tpu device index ", int(device), " is out of range: there are ", int(device_count()));
+    checked_device(device);
     entry = std::make_unique<Recorder>(device);
   }
   return *entry;

@@ -39,7 +39,7 @@ def test_max_pool(case, n):
         args = (kernel, stride, padding, dilation, ceil)
         compare(forward, x, *args)
         out, indices = forward(x, *args)
-        compare(backward, torch.randn_like(out), x, *args, indices, **tolerance(dtype))
+        compare(backward, torch.randn_like(out), x, *args, indices, **({"rtol": 0.1, "atol": 0.1} if dtype in HALF else {}))
     compare(forward, x[0], *args)
 
 

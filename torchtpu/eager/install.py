@@ -37,9 +37,12 @@ def _infer_outputs(told: dict[str, Any]) -> list[Any]:
 
 
 def _make_signature(told: dict[str, Any]) -> Any:
+    from torchtpu.lowering.validate import validate
     from torchtpu.program.signature import Signature
 
-    return Signature(told)
+    signature = Signature(told)
+    validate(signature)
+    return signature
 
 
 def _build(window: dict[str, Any], wait: bool) -> Any:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 from jax import lax
 
-from torchtpu.lowering.call import cast, context
-from torchtpu.lowering.numeric import expand, is_bool, is_float, keep, literal, select, up
+from torchtpu.lowering.call import context
+from torchtpu.lowering.numeric import is_complex, keep, literal, select, up
 from torchtpu.lowering.registry import lower, pointwise
 
 _SQRT_HALF = math.sqrt(0.5)
@@ -111,19 +110,14 @@ def softshrink_backward(grad_output, self, lambd):
 
 @pointwise("sigmoid_backward")
 def sigmoid_backward(grad_output, output):
-    return grad_output * (1 - lax.conj(output)) * lax.conj(output) if _complex(output) else (
-        grad_output * (1 - output) * output
-    )
+    output = lax.conj(output) if is_complex(output) else output
+    return grad_output * (1 - output) * output
 
 
 @pointwise("tanh_backward")
 def tanh_backward(grad_output, output):
-    output = lax.conj(output) if _complex(output) else output
+    output = lax.conj(output) if is_complex(output) else output
     return grad_output * (1 - output * output)
-
-
-def _complex(x):
-    return np.issubdtype(x.dtype, np.complexfloating)
 
 
 @pointwise("gelu")
@@ -309,9 +303,8 @@ def softmax_of(x, dims):
     return e / keep(lax.reduce_sum(e, dims), dims)
 
 
-def _softmax_operand(self, dim, dtype=None):
-    x = up(self) if dtype is None else cast(self, dtype)
-    return _axis(x, dim)
+def _softmax_operand(self, dim):
+    return _axis(up(self), dim)
 
 
 @lower("_softmax")
@@ -343,45 +336,3 @@ def log_softmax_backward(grad_output, output, dim, input_dtype):
     grad, dims = _softmax_operand(grad_output, dim)
     out, _ = _softmax_operand(output, dim)
     return lax.reshape(grad - lax.exp(out) * keep(lax.reduce_sum(grad, dims), dims), output.shape)
-
-
-@lower("_safe_softmax")
-def safe_softmax(self, dim, dtype=None):
-    """Rows that are all -inf become 0 instead of NaN."""
-    out_dtype = context().out_dtype
-    x = cast(self, out_dtype) if dtype is not None else self
-    x, dims = _softmax_operand(x, dim)
-    if self.size == 0:
-        return lax.reshape(x, self.shape)
-    masked = keep(lax.reduce_and(x == -np.inf, dims), dims)
-    return lax.reshape(select(masked, 0, softmax_of(x, dims)), self.shape)
-
-
-@lower("_masked_softmax")
-def masked_softmax(self, mask, dim=None, mask_type=None):
-    """Softmax without the entries where the mask is set; rows with nothing left are NaN-free zeros on the CPU."""
-    x = up(self)
-    dims = ((x.ndim - 1) if dim is None else dim % x.ndim,)
-    mask = _attention_mask(mask, self, mask_type)
-    x = select(mask, -np.inf, x)
-    top = keep(lax.reduce_max(x, dims), dims)
-    e = select(mask, 0, lax.exp(x - select(top == -np.inf, 0, top)))
-    total = keep(lax.reduce_sum(e, dims), dims)
-    return select(total == 0, 0, e / total)
-
-
-def _attention_mask(mask, x, mask_type):
-    """0: (L, L) over the last two dimensions; 1: (B, L) keys of a (B, H, L, L) input; 2: the input's own shape."""
-    if mask_type == 0 and mask.ndim == 2 and x.ndim == 4:
-        return expand(mask, x.shape)
-    if mask_type == 1 and mask.ndim == 2 and x.ndim == 4:
-        return lax.broadcast_in_dim(mask, x.shape, (0, 3))
-    return mask
-
-
-@lower("_masked_softmax_backward")
-def masked_softmax_backward(grad_output, output, mask, dim=None):
-    grad, out = up(grad_output), up(output)
-    dims = ((out.ndim - 1) if dim is None else dim % out.ndim,)
-    product = select(mask, 0, grad * out)
-    return select(mask, 0, product - out * keep(lax.reduce_sum(product, dims), dims))

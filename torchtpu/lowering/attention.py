@@ -158,9 +158,9 @@ def _expanded(mask, shape, mask_type):
 def masked_softmax(self, mask, dim=None, mask_type=None):
     x = self.astype(dtypes.opmath(self.dtype))
     if x.ndim == 0:
-        return jnp.where(mask, jnp.asarray(jnp.nan, x.dtype), jnp.ones((), x.dtype))
+        return jnp.where(mask, jnp.asarray(jnp.nan, self.dtype), jnp.ones((), self.dtype))
     x = jnp.where(_expanded(mask, x.shape, mask_type), jnp.asarray(-jnp.inf, x.dtype), x)
-    return jax.nn.softmax(x, axis=-1 if dim is None else dim)
+    return jax.nn.softmax(x, axis=-1 if dim is None else dim).astype(self.dtype)
 
 
 @lower("_masked_softmax_backward")
@@ -171,7 +171,7 @@ def masked_softmax_backward(grad_output, output, mask, dim=None):
     axis = -1 if dim is None else dim
     product = jnp.where(mask, zero, grad * out)
     total = jnp.sum(product, axis=axis, keepdims=True) if out.ndim else product
-    return jnp.where(mask, zero, product - out * total)
+    return jnp.where(mask, zero, product - out * total).astype(output.dtype)
 
 
 @lower("_safe_softmax")

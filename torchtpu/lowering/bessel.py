@@ -15,7 +15,7 @@ from torchtpu.lowering.registry import pointwise
 def _series(t, coefficients):
     """Clenshaw's sum at t in [-1, 1]; single precision leaves out what it cannot see."""
     floor = 1e-9 * max(map(abs, coefficients)) if t.dtype == np.float32 else 0.0
-    terms = [c for c in coefficients]
+    terms = list(coefficients)
     while len(terms) > 1 and abs(terms[-1]) < floor:
         terms.pop()
     twice = 2 * t

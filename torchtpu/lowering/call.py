@@ -61,6 +61,8 @@ class Context:
         self.key_data = key_data
         self.default_float = default_float
         self.checks: list[Check] = []
+        # Whether each tensor operand is contiguous; empty when unknown. PyTorch picks some layouts by it (det's LU).
+        self.contiguous: list[bool] = []
         self._keys = 0
 
     @property
@@ -242,4 +244,7 @@ def cast(value: jax.Array, dtype: np.dtype) -> jax.Array:
         value = value.real
     if dtype == np.bool_:
         return value != 0
+    if dtype.kind in "iu" and dtype.itemsize < 4 and value.dtype.kind not in "iub":
+        # PyTorch goes through a wider integer, so that -1.0 becomes 255 in uint8; XLA alone would saturate.
+        value = value.astype(np.int32)
     return value.astype(dtype)

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from torchtpu.lowering import dtypes
-from torchtpu.lowering.call import context
 from torchtpu.lowering.matmul import precision
 from torchtpu.lowering.registry import lower
 
@@ -102,13 +101,21 @@ def _convolve(x, weight, bias, stride, padding, dilation, transposed, groups, si
     return _bias(kernel(x, weight, stride, padding, dilation, groups, size), bias)
 
 
+def _out_size(x, weight, stride, padding, dilation, transposed, output_padding):
+    n = weight.ndim - 2
+    settings = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, _per_dim(output_padding, n), strict=True)
+    if transposed:
+        return tuple((i - 1) * s - 2 * p + d * (k - 1) + extra + 1 for i, k, s, p, d, extra in settings)
+    return tuple((i + 2 * p - d * (k - 1) - 1) // s + 1 for i, k, s, p, d, _ in settings)
+
+
 @lower("convolution", "convolution_overrideable")
 def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
     n = weight.ndim - 2
     batched = input.ndim == n + 2
     x = input if batched else input[None]
     stride, padding, dilation = (_per_dim(v, n) for v in (stride, padding, dilation))
-    size = context().out_shape[-n:]
+    size = _out_size(x, weight, stride, padding, dilation, transposed, output_padding)
     out = _convolve(x, weight, bias, stride, padding, dilation, transposed, groups, size)
     return out if batched else out[0]
 
@@ -171,11 +178,12 @@ def _tbc(x):
 def conv_tbc(self, weight, bias, pad=0):
     size = (self.shape[0] + 2 * pad - weight.shape[0] + 1,)
     out = _convolve(_tbc(self), jnp.transpose(weight, (2, 1, 0)), bias, [1], [pad], [1], False, 1, size)
-    return jnp.transpose(out, (2, 0, 1))
+    return jnp.transpose(out, (2, 0, 1)).astype(self.dtype)
 
 
 @lower("conv_tbc_backward")
 def conv_tbc_backward(self, input, weight, bias, pad):
     g, x, w = _tbc(self), _tbc(input), jnp.transpose(weight, (2, 1, 0))
     grad_x, grad_w, grad_b = _backward(g, x, w, [1], [pad], [1], False, 1, [True] * 3)
-    return jnp.transpose(grad_x, (2, 0, 1)), jnp.transpose(grad_w, (2, 1, 0)), grad_b
+    grads = jnp.transpose(grad_x, (2, 0, 1)), jnp.transpose(grad_w, (2, 1, 0)), grad_b
+    return tuple(x.astype(self.dtype) for x in grads)

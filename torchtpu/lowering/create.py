@@ -35,7 +35,7 @@ def arange_start(start, end, *, dtype=None):
     return _sequence(start, np.int64(1))
 
 
-@lower("arange.start_step")
+@lower("arange.start_step", "arange.start_out")
 def arange_start_step(start, end, step=1, *, dtype=None):
     return _sequence(start, step)
 
@@ -53,10 +53,9 @@ def _spaced(start: jax.Array, end: jax.Array, steps: int, dtype: np.dtype) -> ja
         return lax.reshape(start, (1,))
     index = iota(np.int32, (steps,), 0)
     step = lax.div(lax.sub(end, start), np.asarray(steps - 1, compute))
-    if dtype in dtypes.HALF or dtype in (np.dtype(np.float32), np.dtype(np.complex64)):
-        # PyTorch rounds the step to the type that it computes in.
-        narrow = np.dtype(np.complex64 if compute == np.complex128 else np.float32)
-        step = step.astype(narrow).astype(compute)
+    if not np.issubdtype(dtype, np.integer):
+        # PyTorch rounds the step to the result's type.
+        step = step.astype(dtype).astype(compute)
     up = start + index.astype(compute) * step
     down = end - (np.int32(steps - 1) - index).astype(compute) * step
     return lax.select(lax.lt(index, np.int32(steps // 2)), up, down)

@@ -105,7 +105,7 @@ def ctc_loss_backward(
     _, betas = lax.scan(step, start, (jnp.arange(steps), emitted), reverse=True)
     both = jnp.moveaxis(log_alpha, 1, 0) + betas
     inside = (jnp.arange(steps)[:, None] < inputs[None, :])[:, :, None]
-    both = jnp.where(inside, both, none)
+    both = jnp.where(inside & (place <= 2 * lengths[:, None])[None], both, none)
     # Probability mass of each class at each time: a scatter-add of exp(alpha + beta) relative to the likelihood.
     mass = lax.exp(both + neg_log_likelihood[None, :, None] - emitted)
     mass = jnp.where(both == -jnp.inf, jnp.zeros((), dtype), mass)

@@ -8,8 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu.lowering import dtypes
-from torchtpu.lowering.call import context
 from torchtpu.lowering.numeric import (
     expand,
     is_complex,
@@ -23,9 +21,43 @@ from torchtpu.lowering.numeric import (
 )
 from torchtpu.lowering.registry import lower, pointwise
 
+
+def _scaled_log(factor):
+    def run(x):
+        out = lax.log(x)
+        if is_complex(x):  # part by part: a complex product makes NaN of infinities
+            return lax.complex(lax.real(out) * factor, lax.imag(out) * factor)
+        return out * factor
+
+    return run
+
+
+def _power_of_two(n):
+    """2^n for whole n, exactly: two factors built from exponent bits, so that no half of the range is lost."""
+    info = np.finfo(n.dtype)
+    integer = np.dtype(f"int{info.bits}")
+    half = lax.floor(n * 0.5)
+
+    def build(k):
+        bits = (k.astype(integer) + (1 - info.minexp)) << info.nmant
+        return lax.bitcast_convert_type(bits, n.dtype)
+
+    return build(half) * build(n - half)
+
+
+def exp2(x):
+    """exp of the fraction times an exact power: XLA's own loses digits as x grows."""
+    if is_complex(x):
+        return lax.exp(x * math.log(2))
+    bound = literal(x, 2 * np.finfo(x.dtype).maxexp - 4)
+    x = lax.max(lax.min(x, bound), -bound)
+    whole = rint(x)
+    return lax.exp((x - whole) * math.log(2)) * _power_of_two(whole)
+
+
 for _name, _fn in {
     "exp": lax.exp,
-    "exp2": lax.exp2,
+    "exp2": exp2,
     "expm1": lax.expm1,
     "log": lax.log,
     "log1p": lax.log1p,
@@ -47,8 +79,8 @@ for _name, _fn in {
     # Angles: PyTorch multiplies by the rounded constant as well.
     "deg2rad": lambda x: x * (math.pi / 180),
     "rad2deg": lambda x: x * (180 / math.pi),
-    "log2": lambda x: lax.log(x) * (1 / math.log(2)),
-    "log10": lambda x: lax.log(x) * (1 / math.log(10)),
+    "log2": _scaled_log(1 / math.log(2)),
+    "log10": _scaled_log(1 / math.log(10)),
 }.items():
     pointwise(_name, kind="int_to_float")(lambda self, fn=_fn: fn(self))
 
@@ -92,7 +124,7 @@ def logaddexp(self, other):
 
 @pointwise("logaddexp2")
 def logaddexp2(self, other):
-    return _log_add(self, other, lax.exp2, lambda x: lax.log1p(x) * (1 / math.log(2)))
+    return _log_add(self, other, exp2, lambda x: lax.log1p(x) * (1 / math.log(2)))
 
 
 # --- rounding: integers are their own result ---
@@ -134,7 +166,7 @@ def sign(self):
     if self.dtype == np.bool_:
         return self
     if is_float(self):
-        return select(self != self, 0, lax.sign(self))
+        return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
     return lax.sign(self)
 
 
@@ -166,7 +198,7 @@ def frexp(self):
 
 @pointwise("ldexp", kind="int_to_float")
 def ldexp(self, other):
-    return self * lax.exp2(other)
+    return self * exp2(other)
 
 
 @pointwise("nan_to_num", opmath=False)

@@ -69,11 +69,13 @@ def evaluate(op: torch._ops.OpOverload, *args: Any, seed: int = 0, **kwargs: Any
     outs = [None if e is None else OutSpec(e.dtype, tuple(e.shape)) for e in expected]
 
     traced: list[Any] = []
+    contiguous: list[bool] = []
 
     def describe(argument: Any, value: Any) -> Any:
         if isinstance(value, list | tuple):
             return [describe(argument, v) for v in value]
         if isinstance(value, torch.Tensor):
+            contiguous.append(value.is_contiguous())
             traced.append(to_jax(value))
             return ("array", len(traced) - 1)
         kind = str(argument.type)
@@ -100,6 +102,7 @@ def evaluate(op: torch._ops.OpOverload, *args: Any, seed: int = 0, **kwargs: Any
 
         def program(key: Any, *arrays: Any) -> Any:
             ctx = Context(outs, key, torch.get_default_dtype())
+            ctx.contiguous = contiguous
             results = call(op, [rebuild(d, arrays) for d in described], ctx)
             messages[:] = ctx.checks
             return results, [(c.ok, c.value) for c in ctx.checks]

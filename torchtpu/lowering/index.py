@@ -309,7 +309,7 @@ def unsafe_masked_index(self, mask, indices, fill):
     filler = lax.broadcast_in_dim(cast(jnp.asarray(fill), self.dtype), out, ())
     if self.size == 0 or 0 in out:
         return filler
-    read = _read(self, _clamped(self, indices))
+    read = broadcast_to(_read(self, _clamped(self, indices)), out)
     return lax.select(broadcast_to(cast(mask, np.dtype(np.bool_)), out), read, filler)
 
 

@@ -240,7 +240,8 @@ def multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None
     h = h if scale is None else h * scale
     grad = up(grad_output).reshape((-1, 1) if grad_output.ndim else ()) / x.shape[1]
     h = _mean_of(h * grad, x.shape[0], reduction)
-    return jnp.where(hit, -jnp.sum(h, axis=1, keepdims=True), h).reshape(self.shape)
+    out = jnp.where(hit, -jnp.sum(h, axis=1, keepdims=True), h)
+    return out.reshape(self.shape).astype(self.dtype)
 
 
 def _label_rows(x, target):
@@ -279,4 +280,5 @@ def multilabel_margin_loss_backward(grad_output, self, target, reduction, is_tar
     per_label = jnp.sum(active, axis=2)
     out = jnp.sum(active, axis=1) - jnp.sum(per_label[:, :, None] * hits, axis=1)
     grad = up(grad_output).reshape((-1, 1) if grad_output.ndim else ())
-    return (_mean_of(out * grad, x.shape[0], reduction) / x.shape[1]).reshape(self.shape)
+    out = _mean_of(out * grad, x.shape[0], reduction) / x.shape[1]
+    return out.reshape(self.shape).astype(self.dtype)

@@ -153,4 +153,4 @@ def trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
             for x, expand in ((i1, expand1), (i2, expand2), (i3, expand3))
         ],
     )
-    return jnp.sum(out, axis=tuple(sumdim))
+    return jnp.sum(out, axis=tuple(sumdim)).astype(i1.dtype)

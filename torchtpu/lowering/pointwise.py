@@ -98,7 +98,9 @@ def div_mode(self, other, rounding_mode=None):
     if rounding_mode == "floor":
         return floor_quotient(up(self), up(other))
     if is_float(self):
-        return trunc(rounded(up(self) / up(other), self.dtype))
+        # XLA turns division by a broadcast into a product with the reciprocal: 41 / 41 would be cut to 0.
+        a, b = _same_shape(up(self), up(other))
+        return trunc(rounded(a / lax.optimization_barrier(b), self.dtype))
     _check_divisor(other)
     return lax.div(*_same_shape(self, other))
 
@@ -179,12 +181,19 @@ def power(self, exponent):
         return self | ~exponent
     if not (is_float(self) or is_complex(self)):
         return _integer_power(self, exponent)
-    return lax.pow(*_same_shape(self, exponent))
+    self, exponent = _same_shape(self, exponent)
+    out = lax.pow(self, exponent)
+    if is_complex(self):
+        return select((self == 0) & (lax.real(exponent) > 0), 0, out)
+    return out
 
 
-@pointwise("pow.Tensor_Scalar", static=("exponent",))
+@pointwise("pow.Tensor_Scalar", static=("exponent",), opmath=False)
 def power_static(self, exponent):
     """The value of the exponent decides what is computed, as on the CPU."""
+    if is_float(self) and self.dtype.itemsize == 2:
+        exponent = float(np.asarray(exponent, self.dtype))
+    self = up(self)
     whole = not isinstance(exponent, complex) and float(exponent).is_integer() and abs(exponent) <= 64
     if not (is_float(self) or is_complex(self)):
         if whole and exponent >= 0 and not is_bool(self):
@@ -196,7 +205,7 @@ def power_static(self, exponent):
         return lax.rsqrt(self)
     if whole and abs(exponent) <= 4:
         return lax.integer_pow(self, int(exponent))
-    return lax.pow(self, expand(literal(self, exponent), self.shape))
+    return power(self, literal(self, exponent))
 
 
 # --- comparison and logic ---
@@ -350,8 +359,6 @@ def bitwise_not(self):
 @pointwise("bitwise_left_shift", "__lshift__", opmath=False)
 def left_shift(self, other):
     """A shift by a negative count or by the width gives 0."""
-    if is_float(self):
-        return up(self) * lax.exp2(up(other))
     a, b = _same_shape(self, other)
     bits = a.dtype.itemsize * 8
     return select((b < 0) | (b >= bits), 0, lax.shift_left(a, b))
@@ -360,8 +367,6 @@ def left_shift(self, other):
 @pointwise("bitwise_right_shift", "__rshift__", opmath=False)
 def right_shift(self, other):
     """A shift by a negative count or by the width leaves only the sign."""
-    if is_float(self):
-        return up(self) / lax.exp2(up(other))
     a, b = _same_shape(self, other)
     bits = a.dtype.itemsize * 8
     if is_unsigned(a):
@@ -390,6 +395,8 @@ def _gcd(a, b):
 @pointwise("lcm")
 def lcm(self, other):
     a, b = _same_shape(self, other)
+    if a.dtype.itemsize < 4:
+        a, b = a.astype(np.int32), b.astype(np.int32)  # the CPU wraps only at the end
     divisor = _gcd(a, b)
     out = lax.div(a, select(divisor == 0, 1, divisor)) * b
     out = out if is_unsigned(out) else lax.abs(out)

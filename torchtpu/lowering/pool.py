@@ -455,4 +455,5 @@ def fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, 
 
 @lower("fractional_max_pool3d_backward")
 def fractional_max_pool3d_backward(grad_output, self, kernel_size, output_size, indices):
-    return _scatter_flat(grad_output.astype(dtypes.opmath(grad_output.dtype)), indices, self.shape, 3)
+    wide = grad_output.astype(dtypes.opmath(grad_output.dtype))
+    return _scatter_flat(wide, indices, self.shape, 3).astype(grad_output.dtype)

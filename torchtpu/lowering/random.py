@@ -118,7 +118,7 @@ def normal(self, mean=0.0, std=1.0):
     return _normal(mean, std)
 
 
-@lower("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "normal.float_float")
+@lower("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "normal.float_float", "normal.float_float_out")
 def normal_of(mean, std=1.0, size=None, *, dtype=None):
     std = jnp.asarray(std)
     if not np.issubdtype(std.dtype, np.complexfloating):
@@ -252,21 +252,13 @@ def random_from(self, from_, to=None):
 
 
 @lower("randint", "randint_like")
-def randint(*args, dtype=None, memory_format=None, **options):
-    # (high, size), (size-giving tensor, high): the first integer is the bound.
-    return _integers(0, next(a for a in args if isinstance(a, int)))
-
-
-@lower("randint_like.Tensor", "randint_like.Tensor_generator")
-def randint_like_tensor(self, high, *, dtype=None, memory_format=None):
+def randint(*args, dtype=None, memory_format=None):
+    # ([low,] high, size) or (self, [low,] high), where a `high` may be a tensor.
+    bounds = [a for a in args if isinstance(a, int)]
+    if bounds:
+        return _integers(bounds[0] if len(bounds) > 1 else 0, bounds[-1])
     draws = _bits(context().out_shape, 64)
-    return lax.rem(draws, broadcast_to(lax.reshape(high, ()).astype(np.uint64), draws.shape))
-
-
-@lower("randint.low", "randint.low_generator", "randint_like.low_dtype", "randint_like.low_generator_dtype")
-def randint_low(*args, dtype=None, memory_format=None):
-    low, high = (a for a in args if isinstance(a, int))
-    return _integers(low, high)
+    return lax.rem(draws, broadcast_to(lax.reshape(args[-1], ()).astype(np.uint64), draws.shape))
 
 
 @lower("randperm")

@@ -8,7 +8,19 @@ from jax import lax
 
 from torchtpu.lowering import dtypes
 from torchtpu.lowering.call import cast, context
-from torchtpu.lowering.numeric import axes, count, expand, is_bool, is_complex, is_float, keep, literal, nonzero, select, up
+from torchtpu.lowering.numeric import (
+    axes,
+    count,
+    expand,
+    is_bool,
+    is_complex,
+    is_float,
+    keep,
+    literal,
+    nonzero,
+    select,
+    up,
+)
 from torchtpu.lowering.registry import lower
 
 

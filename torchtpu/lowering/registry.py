@@ -46,7 +46,7 @@ import torch
 MODULES = (
     "pointwise", "elementary", "special", "bessel", "polynomials", "reduce", "foreach", "optimizers", "create", "shape", "index", "scatter", "sort", "scan",
     "random", "embedding", "matmul", "linalg", "conv", "pool", "norm", "activation", "loss", "distance", "ctc", "attention", "rnn",
-    "upsample", "fft", "complex", "amp", "internal",
+    "upsample", "grid", "fft", "complex", "amp", "internal",
 )
 
 
@@ -139,11 +139,14 @@ def functional_name(op: torch._ops.OpOverload) -> str:
     overload = schema.overload_name
     arguments = [a for a in schema.arguments if not is_out_argument(a)]
     if len(arguments) != len(schema.arguments):
+        # A factory's functional form also takes dtype, device and the like; its `out=` form has them from `out`.
+        options = {"dtype", "layout", "device", "pin_memory", "memory_format"} - {a.name for a in arguments}
         want = [(a.name, str(a.type)) for a in arguments]
         packet = getattr(getattr(torch.ops, namespace), base)
         for sibling in packet.overloads():
             other = getattr(packet, sibling)._schema
-            if [(a.name, str(a.type)) for a in other.arguments] == want:
+            plain = [(a.name, str(a.type)) for a in other.arguments if a.name not in options]
+            if plain == want and not any(is_out_argument(a) for a in other.arguments):
                 overload = other.overload_name
                 break
     if base.startswith("__i") and base.endswith("__"):

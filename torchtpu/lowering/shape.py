@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torchtpu.lowering import dtypes
 from torchtpu.lowering.call import cast, context
 from torchtpu.lowering.registry import lower
 
@@ -55,11 +56,6 @@ def pad_dim(x: jax.Array, dim: int, low: int, high: int, interior: int = 0) -> j
     config = [(0, 0, 0)] * x.ndim
     config[dim] = (low, high, interior)
     return lax.pad(x, zero(x.dtype), config)
-
-
-def add_bool_safe(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Sum, which for bool is `or`."""
-    return lax.bitwise_or(x, y) if x.dtype == np.bool_ else lax.add(x, y)
 
 
 def broadcast_to(x: jax.Array, shape: Sequence[int]) -> jax.Array:
@@ -508,33 +504,6 @@ def repeat_interleave(repeats, output_size=None):
     return lax.cumsum(marks)
 
 
-@lower("pixel_shuffle")
-def pixel_shuffle(self, upscale_factor):
-    r = upscale_factor
-    head, (c, h, w) = self.shape[:-3], self.shape[-3:]
-    n = len(head)
-    x = lax.reshape(self, (*head, c // (r * r), r, r, h, w))
-    x = lax.transpose(x, [*range(n), n, n + 3, n + 1, n + 4, n + 2])
-    return lax.reshape(x, context().out_shape)
-
-
-@lower("pixel_unshuffle")
-def pixel_unshuffle(self, downscale_factor):
-    r = downscale_factor
-    head, (c, h, w) = self.shape[:-3], self.shape[-3:]
-    n = len(head)
-    x = lax.reshape(self, (*head, c, h // r, r, w // r, r))
-    x = lax.transpose(x, [*range(n), n, n + 2, n + 4, n + 1, n + 3])
-    return lax.reshape(x, context().out_shape)
-
-
-@lower("channel_shuffle", "native_channel_shuffle")
-def channel_shuffle(self, groups):
-    b, c, *rest = self.shape
-    x = lax.reshape(self, (b, groups, c // groups, *rest))
-    return lax.reshape(jnp.swapaxes(x, 1, 2), self.shape)
-
-
 # Padding. Reflection and replication read a dimension in a few runs: forwards, backwards, or one element repeated.
 
 
@@ -618,6 +587,7 @@ def _pad_by_index(self: jax.Array, padding: Sequence[int], reflect: bool) -> jax
 def _pad_by_index_backward(grad: jax.Array, self: jax.Array, padding: Sequence[int], reflect: bool) -> jax.Array:
     if 0 in grad.shape:
         return zeros(self.shape, self.dtype)
+    grad = grad.astype(dtypes.opmath(grad.dtype))
     for dim, low, high in _padded_dims(self.ndim, padding):
         n = self.shape[dim]
         grad = _add_runs(grad, dim, _pad_index(n, low, high, reflect), n)

@@ -9,7 +9,7 @@ import jax.scipy.special as jsp
 import numpy as np
 from jax import lax
 
-from torchtpu.lowering.numeric import expand, is_complex, literal, select
+from torchtpu.lowering.numeric import expand, literal, select
 from torchtpu.lowering.registry import pointwise
 
 for _names, _fn in {
@@ -89,17 +89,26 @@ def _zeta(s, q):
     out = total + lax.zeta(s, base)
     pole = (q <= 0) & (q == lax.floor(q))
     out = select(pole, np.inf, select((q < 0) & (s != lax.floor(s)), np.nan, out))
+    out = select(s == np.inf, select(q == 1, 1, select(q < 1, literal(q, np.inf), np.nan)), out)
     return select(s == 1, np.inf, select(s < 1, np.nan, out))
 
 
 @pointwise("igamma", "special_gammainc")
 def igamma(self, other):
-    return lax.igamma(*jnp.broadcast_arrays(self, other))
+    a, x = jnp.broadcast_arrays(self, other)
+    return _gamma_limits(a, x, lax.igamma(a, x), lower=1)
 
 
 @pointwise("igammac", "special_gammaincc")
 def igammac(self, other):
-    return lax.igammac(*jnp.broadcast_arrays(self, other))
+    a, x = jnp.broadcast_arrays(self, other)
+    return _gamma_limits(a, x, lax.igammac(a, x), lower=0)
+
+
+def _gamma_limits(a, x, out, lower):
+    """The limits a → 0 and a → ∞, where XLA's series have none; `lower` is the value of the first."""
+    out = select((a == 0) & (x > 0), lower, out)
+    return select((a == np.inf) & (x >= 0), select(x == np.inf, literal(x, np.nan), 1 - lower), out)
 
 
 @pointwise("xlogy", kind="int_to_float")

@@ -36,6 +36,15 @@ def overload(name: str, overload_name: str) -> torch._ops.OpOverload:
     return getattr(getattr(getattr(torch.ops, namespace), base), overload_name or "default")
 
 
+def _is_contiguous(sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    count = 1
+    for size, stride in reversed(list(zip(sizes, strides, strict=True))):
+        if size != 1 and stride != count:
+            return 0 in sizes
+        count *= size
+    return True
+
+
 class Signature:
     """All that a repeat of one operation needs, without the values.
 
@@ -102,6 +111,7 @@ class Signature:
             words = [seed & low, lax.shift_right_logical(seed, high), offset & low, lax.shift_right_logical(offset, high)]
             key = jnp.stack(words).astype(jnp.uint32)
         ctx = Context(self.outs, key, self.default_float)
+        ctx.contiguous = [_is_contiguous(o.view.sizes, o.view.strides) for o in self.operands]
         run = call if registry.find(self.op) is not None else call_decomposed
         results = run(self.op, arguments, ctx)
         checks.extend(dataclasses.replace(c, where=self) for c in ctx.checks)

@@ -1,0 +1,87 @@
+"""Registration. Each test has a process of its own, as this can be done once in a process."""
+
+import importlib.metadata
+
+import pytest
+
+INSTALLED = any(e.name == "torchtpu" for e in importlib.metadata.entry_points(group="torch.backends"))
+needs_install = pytest.mark.skipif(not INSTALLED, reason="torchtpu is not installed: no entry point")
+
+
+@needs_install
+def test_importing_torch_is_enough(run_python):
+    out = run_python(
+        """
+        import sys, torch
+        print("jax" in sys.modules)
+        print(torch.ones(2, device="tpu").sum().item(), torch.randn(3, device="tpu").is_tpu)
+        """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD=None,
+    )
+    assert out.splitlines() == ["False", "2.0 True"]
+
+
+def test_switched_off_then_imported_by_hand(run_python):
+    out = run_python(
+        """
+        import torch
+        print(hasattr(torch, "tpu"))
+        import torchtpu
+        print(torch.ones(2).to("tpu").device)
+        """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD=0,
+    )
+    assert out.splitlines() == ["False", "tpu:0"]
+
+
+@pytest.mark.parametrize("autoload", [0, 1])
+def test_the_package_first(run_python, autoload):
+    out = run_python(
+        """
+        import torchtpu, torch
+        print(torchtpu.__version__, torchtpu.get_eager_mode(), torch.ones(1).tpu().device)
+        """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD=autoload,
+        TORCHTPU_EAGER_MODE=None,
+    )
+    assert out.split() == ["0.1.0", "strict", "tpu:0"]
+
+
+def test_idempotent(run_python):
+    run_python(
+        """
+        import torchtpu, torch
+        from torchtpu._autoload import autoload, register
+        before = torch.tpu
+        autoload(); register(); autoload()
+        assert torch.tpu is before and torch._C._get_privateuse1_backend_name() == "tpu"
+        """
+    )
+
+
+def test_another_package_has_the_place(run_python):
+    error = run_python(
+        """
+        import torch
+        torch.utils.rename_privateuse1_backend("toaster")
+        import torchtpu
+        """,
+        fails=True,
+        TORCH_DEVICE_BACKEND_AUTOLOAD=0,
+    )
+    assert "another package has taken it as 'toaster'" in error
+
+
+def test_unknown_mode(run_python):
+    error = run_python("import torchtpu", fails=True, TORCHTPU_EAGER_MODE="quick", TORCH_DEVICE_BACKEND_AUTOLOAD=0)
+    assert "TORCHTPU_EAGER_MODE='quick' is not valid: expected one of debug, strict, fused" in error
+
+
+def test_public_names():
+    import torchtpu
+
+    for name in torchtpu.__all__:
+        assert getattr(torchtpu, name) is not None
+    assert set(torchtpu.__all__) <= set(dir(torchtpu))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        torchtpu.nothing  # noqa: B018

@@ -1,0 +1,73 @@
+"""TorchTPU: a PyTorch device called `tpu` that runs on XLA.
+
+`import torch` is enough to use the device. Importing this package gives control over it:
+the eager modes, and what has been compiled and run.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Name → module that has it. Resolved at first use: the entry point imports this package while torch is still loading.
+_WHERE = {
+    "set_eager_mode": "torchtpu.eager.modes",
+    "get_eager_mode": "torchtpu.eager.modes",
+    "eager_mode": "torchtpu.eager.modes",
+    "compile_count": "torchtpu.program.stats",
+    "stats": "torchtpu.program.stats",
+    "reset_stats": "torchtpu.program.stats",
+    "fallbacks": "torchtpu.program.stats",
+    "wait_for_compiles": "torchtpu.program.compiler",
+    "synchronize": "torchtpu.device",
+}
+
+__all__ = [
+    "__version__",
+    "compile_count",
+    "eager_mode",
+    "fallbacks",
+    "get_eager_mode",
+    "reset_stats",
+    "set_eager_mode",
+    "stats",
+    "synchronize",
+    "wait_for_compiles",
+]
+
+if TYPE_CHECKING:
+    from torchtpu.device import synchronize
+    from torchtpu.eager.modes import eager_mode, get_eager_mode, set_eager_mode
+    from torchtpu.program.compiler import wait_for_compiles
+    from torchtpu.program.stats import compile_count, fallbacks, reset_stats, stats
+
+
+def __getattr__(name: str) -> Any:
+    where = _WHERE.get(name)
+    if where is None:
+        raise AttributeError(f"module 'torchtpu' has no attribute {name!r}")
+    value = getattr(importlib.import_module(where), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WHERE])
+
+
+def _loading_torch() -> bool:
+    """Whether `import torch` is under way: then its entry point registers the device, and reports problems."""
+    import sys
+
+    spec = getattr(sys.modules.get("torch"), "__spec__", None)
+    return bool(spec and getattr(spec, "_initializing", False))
+
+
+if not _loading_torch():
+    import torch  # noqa: F401  (loads the native core's libraries; runs the entry point)
+
+    from torchtpu._autoload import register
+
+    register()

@@ -1,0 +1,45 @@
+"""Checks of arguments that PyTorch makes inside its CPU kernels, where meta kernels do not reach.
+
+They run once for each new signature, at the call, and raise what the CPU raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchtpu.lowering import registry
+
+_checks: dict[str, Callable[[Any, dict[str, Any]], None]] = {}
+
+
+def _check(*names: str) -> Callable:
+    def decorate(fn: Callable) -> Callable:
+        for name in names:
+            _checks[name] = fn
+        return fn
+
+    return decorate
+
+
+def validate(signature: Any) -> None:
+    """Raises the CPU's error for arguments that no program could serve."""
+    name = registry.functional_name(signature.op)
+    fn = _checks.get(name) or _checks.get(name.split(".")[0])
+    if fn is not None:
+        fn(signature, {a.name: t for a, t in zip(signature.op._schema.arguments, signature.arguments, strict=True)})
+
+
+def _dtype(signature: Any, template: Any) -> torch.dtype | None:
+    return signature.operands[template[1]].dtype if isinstance(template, tuple) and template[0] == "t" else None
+
+
+@_check("pow.Tensor_Scalar")
+def _pow(signature: Any, arguments: dict[str, Any]) -> None:
+    base, exponent = _dtype(signature, arguments["self"]), arguments["exponent"]
+    if base is None or base.is_floating_point or base.is_complex or exponent[0] != "v":
+        return
+    if isinstance(exponent[1], int) and exponent[1] < 0:
+        raise RuntimeError("Integers to negative integer powers are not allowed.")

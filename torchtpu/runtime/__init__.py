@@ -1,0 +1,1 @@
+"""The XLA client through jaxlib: which platform, which devices, and moving bytes. Imports nothing heavy itself."""
