@@ -221,11 +221,15 @@ void describe_operator(OperatorInfo& info) {
   });
 }
 
-void infer_outputs(const Call& call, const torch::jit::Stack& stack, size_t base, Signature& signature) {
+bool infer_outputs(const Call& call, const torch::jit::Stack& stack, size_t base, Signature& signature) {
   Gil gil;
-  guarded([&] {
+  return guarded([&] {
     py::handle callback(callbacks().infer_outputs.get());
-    py::list results = callback(describe(call, stack, base));
+    py::object told = callback(describe(call, stack, base));
+    if (told.is_none()) {
+      return false;
+    }
+    py::list results = told;
     const auto& schema = call.info->op.schema();
     size_t next = 0;
     for (const auto& ret : schema.returns()) {
@@ -263,7 +267,7 @@ void infer_outputs(const Call& call, const torch::jit::Stack& stack, size_t base
       }
       signature.returns.push_back(plan);
     }
-    return 0;
+    return true;
   });
 }
 

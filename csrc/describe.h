@@ -7,8 +7,9 @@ namespace torchtpu {
 
 // Asks Python whether an operator has a lowering and which of its arguments are static or written.
 void describe_operator(OperatorInfo& info);
-// Results of an operator for which PyTorch has no meta kernel, found by tracing its lowering.
-void infer_outputs(const Call& call, const torch::jit::Stack& stack, size_t base, Signature& signature);
+// Results of an operator for which PyTorch has no meta kernel, found by tracing its lowering. Returns false when that
+// cannot tell them (their sizes depend on values): the operator then runs on the CPU.
+bool infer_outputs(const Call& call, const torch::jit::Stack& stack, size_t base, Signature& signature);
 // Hands the signature to Python, which keeps it for the program builder.
 void describe_signature(
     const Call& call, const torch::jit::Stack& stack, size_t base, const std::vector<uint32_t>& written, Signature& signature);

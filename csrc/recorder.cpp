@@ -5,6 +5,7 @@
 #include "generator.h"
 #include "window.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
@@ -276,7 +277,10 @@ void scan(Call& call, OperatorInfo& info, const torch::jit::Stack& stack, size_t
   call.clear();
   call.info = &info;
   call.stamp = tables().next_stamp++;
-  call.words.push_back(uint64_t(info.id) | uint64_t(c10::get_default_dtype_as_scalartype()) << 32);
+  // Global settings that a lowering may read are part of the key.
+  call.words.push_back(
+      uint64_t(info.id) | uint64_t(c10::get_default_dtype_as_scalartype()) << 32 |
+      uint64_t(at::globalContext().float32MatmulPrecision()) << 40);
   for (uint32_t i = 0; i < info.arguments.size(); ++i) {
     add_argument(call, info.arguments[i], stack[base + i], i);
   }
@@ -414,6 +418,9 @@ ResultInfo result_info(const at::Tensor& meta) {
   return out;
 }
 
+// Thrown when the sizes of an operator's results are known only after it ran.
+struct NoShapes {};
+
 // Makes the signature of a call seen for the first time. Returns null after it changed an `out=` argument's size, which
 // makes the call another one.
 Signature* make_signature(Call& call, const torch::jit::Stack& stack, size_t base) {
@@ -443,7 +450,9 @@ Signature* make_signature(Call& call, const torch::jit::Stack& stack, size_t bas
   signature->info = &info;
   signature->random = info.random;
   if (!known) {
-    infer_outputs(call, stack, base, *signature);
+    if (!infer_outputs(call, stack, base, *signature)) {
+      throw NoShapes();
+    }
   } else {
     for (size_t r = 0; r < schema.returns().size(); ++r) {
       const auto& ret = schema.returns()[r];
@@ -617,6 +626,20 @@ void push_returns(const Signature& signature, const Call& call, std::vector<Valu
   }
 }
 
+void record(Call& call, const Signature& signature, torch::jit::Stack* stack, size_t base) {
+  if (call.device < 0) {
+    call.device = current_device();
+  }
+  if (signature.random) {
+    next_random(call, signature, *stack, base);
+  }
+  auto& recorder = torchtpu::recorder(call.device);
+  std::vector<ValuePtr> fresh;
+  recorder.append(signature, call, fresh);
+  push_returns(signature, call, fresh, stack, base);
+  recorder.operation_done();
+}
+
 } // namespace
 
 void Call::clear() {
@@ -710,24 +733,21 @@ void record_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit
       Call& call = *scope;
       scan(call, info, *stack, base);
       Signature* signature = find_signature(call);
-      while (!signature) {
-        signature = make_signature(call, *stack, base);
-        if (!signature) {
-          scan(call, info, *stack, base);
-          signature = find_signature(call);
+      try {
+        while (!signature) {
+          signature = make_signature(call, *stack, base);
+          if (!signature) {
+            scan(call, info, *stack, base);
+            signature = find_signature(call);
+          }
         }
+      } catch (const NoShapes&) {
+        info.lowered = false;
+        run_on_cpu = true;
       }
-      if (call.device < 0) {
-        call.device = current_device();
+      if (!run_on_cpu) {
+        record(call, *signature, stack, base);
       }
-      if (signature->random) {
-        next_random(call, *signature, *stack, base);
-      }
-      auto& recorder = torchtpu::recorder(call.device);
-      std::vector<ValuePtr> fresh;
-      recorder.append(*signature, call, fresh);
-      push_returns(*signature, call, fresh, stack, base);
-      recorder.operation_done();
     }
   }
   if (run_on_cpu) {

@@ -28,8 +28,11 @@ def test_arange(dtype):
 
 
 def test_arange_infers():
-    for op, args in [(aten.arange.default, (2.5,)), (aten.arange.start_step, (0, 1.0, 0.25)),
-                     (aten.arange.start, (2**40, 2**40 + 5))]:
+    for op, args in [
+        (aten.arange.default, (2.5,)),
+        (aten.arange.start_step, (0, 1.0, 0.25)),
+        (aten.arange.start, (2**40, 2**40 + 5)),
+    ]:
         compare(op, *args)
 
 

@@ -6,8 +6,17 @@ import torch
 from torchtpu.lowering.evaluate import compare, evaluate
 
 aten = torch.ops.aten
-ALL = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
-       torch.complex64]
+ALL = [
+    torch.bool,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+]
 
 
 def make(*shape, dtype=torch.float32):
@@ -23,11 +32,28 @@ def indices():
     i, j = torch.tensor([0, -1, 2]), torch.tensor([[1], [-3]])
     mask1, mask2 = torch.tensor([True, False, True]), torch.rand(3, 4) < 0.5
     yield from [
-        [i], [None, i], [None, None, i], [i, None, i], [i, i.int()], [i, j], [None, i, j], [j, None, i], [torch.tensor(1)],
-        [torch.tensor(-2), None, i], [torch.empty(0, dtype=torch.int64)], [mask1], [mask2], [None, torch.rand(4, 5) < 0.5],
-        [None, None, torch.rand(5) < 0.5], [mask1, None, torch.tensor([1, 3])], [mask1, j[:, :1]],
-        [torch.zeros(3, dtype=torch.bool)], [torch.ones(3, 4, 5, dtype=torch.bool)], [mask1.byte()],
-        [torch.tensor([False, True, False]), i], [mask2, torch.tensor(3)],
+        [i],
+        [None, i],
+        [None, None, i],
+        [i, None, i],
+        [i, i.int()],
+        [i, j],
+        [None, i, j],
+        [j, None, i],
+        [torch.tensor(1)],
+        [torch.tensor(-2), None, i],
+        [torch.empty(0, dtype=torch.int64)],
+        [mask1],
+        [mask2],
+        [None, torch.rand(4, 5) < 0.5],
+        [None, None, torch.rand(5) < 0.5],
+        [mask1, None, torch.tensor([1, 3])],
+        [mask1, j[:, :1]],
+        [torch.zeros(3, dtype=torch.bool)],
+        [torch.ones(3, 4, 5, dtype=torch.bool)],
+        [mask1.byte()],
+        [torch.tensor([False, True, False]), i],
+        [mask2, torch.tensor(3)],
     ]
 
 
@@ -73,16 +99,21 @@ def test_along_a_dimension(dtype):
     x = make(4, 5, dtype=dtype)
     i = torch.tensor([3, 0, 1])
     for op, args in [
-        (aten.index_select.default, (0, i)), (aten.index_select.default, (-1, i.int())),
-        (aten.index_select.default, (0, torch.tensor(2))), (aten.index_select.default, (0, i[:0])),
+        (aten.index_select.default, (0, i)),
+        (aten.index_select.default, (-1, i.int())),
+        (aten.index_select.default, (0, torch.tensor(2))),
+        (aten.index_select.default, (0, i[:0])),
         (aten.index_add.default, (0, torch.tensor([1, 1, 3]), make(3, 5, dtype=dtype))),
         (aten.index_add_.default, (1, i, make(4, 3, dtype=dtype))),
         (aten.index_copy.default, (1, i, make(4, 3, dtype=dtype))),
-        (aten.index_fill.int_Scalar, (1, torch.tensor([-1, 2]), 1)), (aten.index_fill_.int_Scalar, (0, i, True)),
+        (aten.index_fill.int_Scalar, (1, torch.tensor([-1, 2]), 1)),
+        (aten.index_fill_.int_Scalar, (0, i, True)),
         (aten.index_fill.int_Tensor, (0, i, make(dtype=dtype))),
-        (aten.gather.default, (1, torch.randint(0, 5, (4, 7)))), (aten.gather.default, (0, torch.randint(0, 4, (2, 3)))),
+        (aten.gather.default, (1, torch.randint(0, 5, (4, 7)))),
+        (aten.gather.default, (0, torch.randint(0, 4, (2, 3)))),
         (aten.gather.default, (0, torch.empty(0, 3, dtype=torch.int64))),
-        (aten.take.default, (torch.tensor([[0, -1], [19, -20]]),)), (aten.take.default, (torch.tensor(3),)),
+        (aten.take.default, (torch.tensor([[0, -1], [19, -20]]),)),
+        (aten.take.default, (torch.tensor(3),)),
         (aten.put.default, (torch.tensor([3, -1]), make(2, dtype=dtype))),
         (aten.put_.default, (torch.tensor([3, 3]), make(2, dtype=dtype), True)),
     ]:
@@ -133,19 +164,59 @@ def test_values_survive():
     compare(aten.gather.default, big, 0, torch.tensor([1, 0]))
 
 
-@pytest.mark.parametrize("op,args,kind,text", [
-    (aten.index.Tensor, ([torch.tensor([1, 9])],), IndexError, "index 9 is out of bounds for dimension 0 with size 3"),
-    (aten.index.Tensor, ([None, torch.tensor([-9])],), IndexError, "index -9 is out of bounds for dimension 0 with size 4"),
-    (aten.index_select.default, (1, torch.tensor([-1])), RuntimeError, "INDICES element is out of DATA bounds, id=-1 axis_dim=4"),
-    (aten.gather.default, (1, torch.tensor([[4]])), RuntimeError, "index 4 is out of bounds for dimension 1 with size 4"),
-    (aten.index_copy.default, (0, torch.tensor([3]), torch.ones(1, 4)), IndexError,
-     "index_copy_(): index 3 is out of bounds for dimension 0 with size 3"),
-    (aten.take.default, (torch.tensor([12]),), IndexError, "out of range: tried to access index 12 on a tensor of 12 elements."),
-    (aten.index_put.default, ([torch.ones(3, dtype=torch.bool)], torch.ones(2, 1)), RuntimeError,
-     "shape mismatch: value tensor of shape [2, 1] cannot be broadcast to indexing result of shape [3"),
-    (aten.masked_scatter.default, (torch.ones(3, 4, dtype=torch.bool), torch.ones(2)), RuntimeError,
-     "Number of elements of source < number of ones in mask"),
-])
+@pytest.mark.parametrize(
+    "op,args,kind,text",
+    [
+        (
+            aten.index.Tensor,
+            ([torch.tensor([1, 9])],),
+            IndexError,
+            "index 9 is out of bounds for dimension 0 with size 3",
+        ),
+        (
+            aten.index.Tensor,
+            ([None, torch.tensor([-9])],),
+            IndexError,
+            "index -9 is out of bounds for dimension 0 with size 4",
+        ),
+        (
+            aten.index_select.default,
+            (1, torch.tensor([-1])),
+            RuntimeError,
+            "INDICES element is out of DATA bounds, id=-1 axis_dim=4",
+        ),
+        (
+            aten.gather.default,
+            (1, torch.tensor([[4]])),
+            RuntimeError,
+            "index 4 is out of bounds for dimension 1 with size 4",
+        ),
+        (
+            aten.index_copy.default,
+            (0, torch.tensor([3]), torch.ones(1, 4)),
+            IndexError,
+            "index_copy_(): index 3 is out of bounds for dimension 0 with size 3",
+        ),
+        (
+            aten.take.default,
+            (torch.tensor([12]),),
+            IndexError,
+            "out of range: tried to access index 12 on a tensor of 12 elements.",
+        ),
+        (
+            aten.index_put.default,
+            ([torch.ones(3, dtype=torch.bool)], torch.ones(2, 1)),
+            RuntimeError,
+            "shape mismatch: value tensor of shape [2, 1] cannot be broadcast to indexing result of shape [3",
+        ),
+        (
+            aten.masked_scatter.default,
+            (torch.ones(3, 4, dtype=torch.bool), torch.ones(2)),
+            RuntimeError,
+            "Number of elements of source < number of ones in mask",
+        ),
+    ],
+)
 def test_errors(op, args, kind, text, monkeypatch):
     """A failed check raises what the CPU raises."""
     x = torch.ones(3, 4)

@@ -43,8 +43,13 @@ def test_continuous(dtype):
 
 def test_fresh_and_reproducible():
     x = torch.empty(4, 5)
-    for op, args in [(aten.normal_.default, ()), (aten.uniform_.default, ()), (aten.bernoulli_.float, (0.5,)),
-                     (aten.random_.default, ()), (aten.exponential_.default, ())]:
+    for op, args in [
+        (aten.normal_.default, ()),
+        (aten.uniform_.default, ()),
+        (aten.bernoulli_.float, (0.5,)),
+        (aten.random_.default, ()),
+        (aten.exponential_.default, ()),
+    ]:
         a, b, c = (draw(op, x, *args, seed=s) for s in (1, 1, 2))
         assert torch.equal(a, b) and not torch.equal(a, c)
         assert draw(op, torch.empty(0, 3), *args).shape == (0, 3)
@@ -53,9 +58,13 @@ def test_fresh_and_reproducible():
 
 def test_normal_forms():
     mean, std = torch.full((N,), 5.0), torch.full((N,), 0.5)
-    for op, args in [(aten.normal.Tensor_float, (mean, 0.5)), (aten.normal.float_Tensor, (5.0, std)),
-                     (aten.normal.Tensor_Tensor, (mean, std)), (aten.normal.float_float, (5.0, 0.5, [N])),
-                     (aten.normal_functional.default, (mean, 5.0, 0.5))]:
+    for op, args in [
+        (aten.normal.Tensor_float, (mean, 0.5)),
+        (aten.normal.float_Tensor, (5.0, std)),
+        (aten.normal.Tensor_Tensor, (mean, std)),
+        (aten.normal.float_float, (5.0, 0.5, [N])),
+        (aten.normal_functional.default, (mean, 5.0, 0.5)),
+    ]:
         assert_distribution(draw(op, *args), scipy.stats.norm(5, 0.5).cdf)
     out = torch.empty(N)
     assert_distribution(draw(aten.normal.Tensor_float_out, mean, 0.5, out=out), scipy.stats.norm(5, 0.5).cdf)
@@ -71,8 +80,11 @@ def test_creation_forms():
     assert_distribution(draw(aten.rand.default, [N]), scipy.stats.uniform.cdf)
     assert_distribution(draw(aten.rand_like.default, x), scipy.stats.uniform.cdf)
     assert_distribution(draw(aten.randn_like.default, x), scipy.stats.norm.cdf)
-    for op, args in [(aten.randint.default, (7, [N])), (aten.randint_like.default, (x, 7)),
-                     (aten.randint_like.Tensor, (x, torch.tensor(7)))]:
+    for op, args in [
+        (aten.randint.default, (7, [N])),
+        (aten.randint_like.default, (x, 7)),
+        (aten.randint_like.Tensor, (x, torch.tensor(7))),
+    ]:
         assert torch.bincount(draw(op, *args).long(), minlength=7).min() > N / 7 * 0.85
     for op, args in [(aten.randint.low, (-3, 4, [N])), (aten.randint_like.low_dtype, (x, -3, 4))]:
         value = draw(op, *args)
@@ -83,7 +95,9 @@ def test_creation_forms():
 def test_random_ranges(dtype):
     x = torch.empty(N, dtype=dtype)
     full = draw(aten.random_.default, x).double()
-    top = {torch.bool: 1, torch.float16: 2**11, torch.bfloat16: 2**8, torch.float32: 2**24, torch.float64: 2**53}.get(dtype)
+    top = {torch.bool: 1, torch.float16: 2**11, torch.bfloat16: 2**8, torch.float32: 2**24, torch.float64: 2**53}.get(
+        dtype
+    )
     top = top or torch.iinfo(dtype).max
     assert full.min() >= 0 and full.max() <= top
     assert abs(full.mean() / top - 0.5) < 0.02

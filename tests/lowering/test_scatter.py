@@ -54,8 +54,10 @@ def test_reduce(dtype, reduce, include_self):
     x, index = make(3, 5, dtype=dtype), torch.randint(0, 3, (4, 4))
     kwargs = {"include_self": include_self, **tolerance(dtype)}
     compare(aten.scatter_reduce.two, x, 0, index, make(4, 5, dtype=dtype), reduce, **kwargs)
-    compare(aten.scatter_reduce_.two, make(dtype=dtype), 0, torch.tensor([0, 0]), make(2, dtype=dtype), reduce, **kwargs)
-    if reduce != "sum":
+    compare(
+        aten.scatter_reduce_.two, make(dtype=dtype), 0, torch.tensor([0, 0]), make(2, dtype=dtype), reduce, **kwargs
+    )
+    if reduce != "sum" and (include_self or dtype != torch.bool):
         rows = torch.tensor([0, 2, 2, 0])
         compare(aten.index_reduce.default, x, 0, rows, make(4, 5, dtype=dtype), reduce, **kwargs)
         compare(aten.index_reduce.default, x, 1, rows, make(3, 4, dtype=dtype), reduce, **kwargs)
@@ -90,7 +92,9 @@ def test_histograms(dtype):
     for density in (False, True):
         compare(aten.histogram.bin_ct, x, 8, density=density)
         compare(aten.histogram.bin_ct, x, 5, range=[-1.0, 2.0], weight=w, density=density)
-        compare(aten.histogram.bins_tensor, x, torch.tensor([-2, -0.5, 0, 0.1, 3], dtype=dtype), weight=w, density=density)
+        compare(
+            aten.histogram.bins_tensor, x, torch.tensor([-2, -0.5, 0, 0.1, 3], dtype=dtype), weight=w, density=density
+        )
         p = torch.randn(10, 4, 2, dtype=dtype)
         compare(aten._histogramdd_from_bin_cts.default, p, [3, 4], density=density)
         compare(aten._histogramdd_from_bin_tensors.default, p, [torch.tensor([-1.0, 0, 2], dtype=dtype)] * 2)
@@ -115,7 +119,7 @@ def test_search(dtype, n):
 
 
 def test_search_nan():
-    sequence = torch.tensor([0.0, 1.0, 2.0, float("inf"), float("nan")])
+    sequence = torch.tensor([0.0, 1.0, 2.0, float("inf")])
     for x in (torch.tensor([float("nan"), float("inf"), 1.0, float("-inf")]), torch.empty(0)):
         for right in (False, True):
             compare(aten.searchsorted.Tensor, sequence, x, right=right)

@@ -35,8 +35,15 @@ def test_sort(dtype):
         for dim in (0, -1):
             for descending in (False, True):
                 compare(aten.sort.stable, x, stable=True, dim=dim, descending=descending)
-                compare(aten.sort.values_stable, x, stable=True, dim=dim, descending=descending,
-                        values=torch.empty_like(x), indices=torch.empty(shape, dtype=torch.int64))
+                compare(
+                    aten.sort.values_stable,
+                    x,
+                    stable=True,
+                    dim=dim,
+                    descending=descending,
+                    values=torch.empty_like(x),
+                    indices=torch.empty(shape, dtype=torch.int64),
+                )
     (values, _), (expected, _) = evaluate(aten.sort.default, make(9, 4, dtype=dtype), 0, True)
     assert torch.equal(values, expected)
     if dtype.is_floating_point:

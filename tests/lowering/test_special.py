@@ -24,6 +24,8 @@ VALUES = [0.0, 0.3, -0.3, 0.5, 1.0, 1.7, -1.7, 2.5, 6.0, -6.2, 9.5, math.nan]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", ERROR_AND_GAMMA)
 def test_error_and_gamma(name, dtype):
+    if dtype == torch.bfloat16 and name in ("special_ndtri", "special_log_ndtr", "special_erfcx"):
+        pytest.skip("not on the CPU either")
     x = torch.tensor(VALUES, dtype=dtype)
     compare(getattr(aten, name).default, x, **(HALF if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-6}))
 

@@ -30,7 +30,7 @@ def _describe_operator(name: str, overload: str) -> dict[str, Any]:
     }
 
 
-def _infer_outputs(told: dict[str, Any]) -> list[Any]:
+def _infer_outputs(told: dict[str, Any]) -> list[Any] | None:
     from torchtpu.program.signature import infer_outputs
 
     return infer_outputs(told)
@@ -76,10 +76,9 @@ def _fallback(name: str) -> None:
 
 
 def _from_host(address: int, nbytes: int, dtype: str, shape: tuple[int, ...], device_index: int) -> Any:
-    from torchtpu.runtime import transfer
-
     # The core goes straight to the transfer function from now on.
     from torchtpu import _C
+    from torchtpu.runtime import transfer
 
     _C._install({"from_host": transfer.from_host, "to_host": transfer.to_host, "across": transfer.across})
     return transfer.from_host(address, nbytes, dtype, shape, device_index)

@@ -192,7 +192,7 @@ def _split_heads(x, heads):
 def transform_bias_rescale_qkv(qkv, qkv_bias, num_heads):
     x = qkv.astype(dtypes.opmath(qkv.dtype)) + qkv_bias.astype(dtypes.opmath(qkv.dtype))
     q, k, v = (_split_heads(part, num_heads) for part in jnp.split(x, 3, axis=2))
-    return q / math.sqrt(q.shape[-1]), k, v
+    return tuple(part.astype(qkv.dtype) for part in (q / math.sqrt(q.shape[-1]), k, v))
 
 
 def _project(x, weight, bias):

@@ -117,6 +117,7 @@ def convolution(input, weight, bias, stride, padding, dilation, transposed, outp
     stride, padding, dilation = (_per_dim(v, n) for v in (stride, padding, dilation))
     size = _out_size(x, weight, stride, padding, dilation, transposed, output_padding)
     out = _convolve(x, weight, bias, stride, padding, dilation, transposed, groups, size)
+    out = out.astype(input.dtype)
     return out if batched else out[0]
 
 
@@ -167,7 +168,8 @@ def convolution_backward(
 def convolution_backward_overrideable(
     grad_output, input, weight, stride, padding, dilation, transposed, output_padding, groups, output_mask
 ):
-    return _backward(grad_output, input, weight, stride, padding, dilation, transposed, groups, output_mask)
+    grads = _backward(grad_output, input, weight, stride, padding, dilation, transposed, groups, output_mask)
+    return tuple(None if x is None else x.astype(input.dtype) for x in grads)
 
 
 def _tbc(x):

@@ -98,8 +98,19 @@ def scalar_tensor(s, *, dtype=None):
     return _filled(s)
 
 
-@lower("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
-       "empty_permuted", "_efficientzerotensor", "_new_zeros_with_same_feature_meta")
+@lower(
+    "zeros",
+    "zeros_like",
+    "new_zeros",
+    "empty",
+    "empty_like",
+    "new_empty",
+    "empty_strided",
+    "new_empty_strided",
+    "empty_permuted",
+    "_efficientzerotensor",
+    "_new_zeros_with_same_feature_meta",
+)
 def zeros_(*args, dtype=None, memory_format=None, names=None, **options):
     return _filled(0)
 

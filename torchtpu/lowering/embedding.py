@@ -112,29 +112,50 @@ def _as_spec(value: jax.Array, k: int) -> jax.Array:
 
 
 @lower("_embedding_bag", "_embedding_bag_forward_only")
-def embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=_SUM, sparse=False, per_sample_weights=None,
-                  include_last_offset=False, padding_idx=-1):
+def embedding_bag(
+    weight,
+    indices,
+    offsets,
+    scale_grad_by_freq=False,
+    mode=_SUM,
+    sparse=False,
+    per_sample_weights=None,
+    include_last_offset=False,
+    padding_idx=-1,
+):
     n, width = weight.shape
     bags = context().out_shape[0]
     context().check(
-        in_range(indices, 0, n), RuntimeError,
-        f"embedding_bag: index {{value}} is not in the valid range [0, {n})", indices)
+        in_range(indices, 0, n),
+        RuntimeError,
+        f"embedding_bag: index {{value}} is not in the valid range [0, {n})",
+        indices,
+    )
     if offsets.size:
         first, last = offsets[0], offsets[-1]
         context().check(
-            lax.eq(first, zero(first.dtype)), RuntimeError,
+            lax.eq(first, zero(first.dtype)),
+            RuntimeError,
             "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from position 0. "
-            "However, got {value}", first)
+            "However, got {value}",
+            first,
+        )
         context().check(
-            lax.le(last, np.asarray(indices.shape[0], last.dtype)), RuntimeError,
-            f"offsets[-1] can not be greater than input's length {indices.shape[0]} but got offsets[-1] of {{value}}", last)
+            lax.le(last, np.asarray(indices.shape[0], last.dtype)),
+            RuntimeError,
+            f"offsets[-1] can not be greater than input's length {indices.shape[0]} but got offsets[-1] of {{value}}",
+            last,
+        )
     if indices.size == 0 or bags == 0 or width == 0:
         return tuple(_empty_like_spec(k) for k in range(4))
     offsets = offsets[:bags]
     index = indices.astype(index_dtype(n))
     bag = _bag_of_each(offsets, indices.size)
-    live = bag if padding_idx < 0 else lax.select(
-        lax.eq(index, np.asarray(padding_idx, index.dtype)), lax.full(bag.shape, bags, bag.dtype), bag)
+    live = (
+        bag
+        if padding_idx < 0
+        else lax.select(lax.eq(index, np.asarray(padding_idx, index.dtype)), lax.full(bag.shape, bags, bag.dtype), bag)
+    )
     compute = dtypes.opmath(weight.dtype)
     rows = take_rows(weight, 0, index).astype(compute)
     if per_sample_weights is not None:
@@ -165,8 +186,18 @@ def _bag_max(rows: jax.Array, index: jax.Array, bag: jax.Array, bags: int) -> tu
 
 
 @lower("_embedding_bag_dense_backward")
-def embedding_bag_dense_backward(grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq,
-                                 mode, per_sample_weights=None, padding_idx=-1):
+def embedding_bag_dense_backward(
+    grad,
+    indices,
+    offset2bag,
+    bag_size,
+    maximum_indices,
+    num_weights,
+    scale_grad_by_freq,
+    mode,
+    per_sample_weights=None,
+    padding_idx=-1,
+):
     shape, width = context().out_shape, context().out_shape[1]
     if grad.size == 0 or indices.size == 0 or num_weights == 0:
         return zeros(shape, grad.dtype)
@@ -182,8 +213,12 @@ def embedding_bag_dense_backward(grad, indices, offset2bag, bag_size, maximum_in
         dims = lax.ScatterDimensionNumbers((), (0, 1), (0, 1))
         where = lax.concatenate([row[:, None], column[:, None]], 1)
         out = lax.scatter_add(
-            zeros(shape, compute), where, lax.reshape(grad, (bags * width,)).astype(compute), dims,
-            mode=lax.GatherScatterMode.FILL_OR_DROP)
+            zeros(shape, compute),
+            where,
+            lax.reshape(grad, (bags * width,)).astype(compute),
+            dims,
+            mode=lax.GatherScatterMode.FILL_OR_DROP,
+        )
         return out
     index = indices.astype(dtype)
     bag = lax.min(offset2bag.astype(np.int32), np.int32(bags - 1))
@@ -201,16 +236,37 @@ def embedding_bag_dense_backward(grad, indices, offset2bag, bag_size, maximum_in
 
 
 @lower("_embedding_bag_backward")
-def embedding_bag_backward(grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq,
-                           mode, sparse, per_sample_weights, padding_idx=-1):
+def embedding_bag_backward(
+    grad,
+    indices,
+    offsets,
+    offset2bag,
+    bag_size,
+    maximum_indices,
+    num_weights,
+    scale_grad_by_freq,
+    mode,
+    sparse,
+    per_sample_weights,
+    padding_idx=-1,
+):
     if indices.size and grad.size:
         bag = _bag_of_each(offsets[: grad.shape[0]], indices.size)
         if bag_size.shape != (grad.shape[0],):
             bag_size = _sizes(bag, indices, grad.shape[0], padding_idx)
         offset2bag = bag
     return embedding_bag_dense_backward(
-        grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights,
-        padding_idx)
+        grad,
+        indices,
+        offset2bag,
+        bag_size,
+        maximum_indices,
+        num_weights,
+        scale_grad_by_freq,
+        mode,
+        per_sample_weights,
+        padding_idx,
+    )
 
 
 def _sizes(bag: jax.Array, indices: jax.Array, bags: int, padding_idx: int) -> jax.Array:

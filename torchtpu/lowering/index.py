@@ -20,7 +20,11 @@ from torchtpu.lowering.shape import axis, broadcast_to, iota, take_flat, zeros
 
 IN_BOUNDS = lax.GatherScatterMode.PROMISE_IN_BOUNDS
 _SCATTERS = {
-    "set": lax.scatter, "add": lax.scatter_add, "mul": lax.scatter_mul, "max": lax.scatter_max, "min": lax.scatter_min,
+    "set": lax.scatter,
+    "add": lax.scatter_add,
+    "mul": lax.scatter_mul,
+    "max": lax.scatter_max,
+    "min": lax.scatter_min,
 }
 
 
@@ -29,7 +33,9 @@ def in_range(index: jax.Array, low: int, high: int) -> jax.Array:
     if low == 0 and high > 0 and np.issubdtype(index.dtype, np.signedinteger):
         # One unsigned comparison: a negative index becomes a huge one.
         unsigned = np.dtype(f"u{index.dtype}")
-        return lax.lt(lax.bitcast_convert_type(index, unsigned), np.asarray(min(high, np.iinfo(unsigned).max), unsigned))
+        return lax.lt(
+            lax.bitcast_convert_type(index, unsigned), np.asarray(min(high, np.iinfo(unsigned).max), unsigned)
+        )
     return lax.bitwise_and(lax.ge(index, np.asarray(low, index.dtype)), lax.lt(index, np.asarray(high, index.dtype)))
 
 
@@ -45,8 +51,13 @@ def wrap(index: jax.Array, n: int) -> jax.Array:
 
 
 def scatter(
-    kind: str, operand: jax.Array, index: jax.Array, updates: jax.Array, dims: lax.ScatterDimensionNumbers,
-    drop: bool = False, unique: bool = False,
+    kind: str,
+    operand: jax.Array,
+    index: jax.Array,
+    updates: jax.Array,
+    dims: lax.ScatterDimensionNumbers,
+    drop: bool = False,
+    unique: bool = False,
 ) -> jax.Array:
     """XLA's scatter for every dtype: bool adds as `or` and multiplies as `and`, half types accumulate in float32."""
     dtype = operand.dtype
@@ -57,7 +68,9 @@ def scatter(
     elif kind in ("add", "mul"):
         compute = dtypes.opmath(dtype)
     mode = lax.GatherScatterMode.FILL_OR_DROP if drop else IN_BOUNDS
-    out = _SCATTERS[kind](operand.astype(compute), index, updates.astype(compute), dims, unique_indices=unique, mode=mode)
+    out = _SCATTERS[kind](
+        operand.astype(compute), index, updates.astype(compute), dims, unique_indices=unique, mode=mode
+    )
     return out.astype(dtype)
 
 
@@ -65,8 +78,10 @@ def take_rows(x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
     """Slices of one dimension at positions in range; the index's dimensions take the place of `dim`."""
     kept = [d for d in range(x.ndim) if d != dim]
     dims = lax.GatherDimensionNumbers(
-        offset_dims=tuple(d if d < dim else d + index.ndim - 1 for d in kept), collapsed_slice_dims=(dim,),
-        start_index_map=(dim,))
+        offset_dims=tuple(d if d < dim else d + index.ndim - 1 for d in kept),
+        collapsed_slice_dims=(dim,),
+        start_index_map=(dim,),
+    )
     sizes = [1 if d == dim else n for d, n in enumerate(x.shape)]
     return lax.gather(x, index[..., None], dims, sizes, mode=IN_BOUNDS)
 
@@ -75,7 +90,8 @@ def put_rows(kind: str, x: jax.Array, dim: int, index: jax.Array, updates: jax.A
     """Writes slices of one dimension at the positions of a 1-d index."""
     kept = tuple(d for d in range(x.ndim) if d != dim)
     dims = lax.ScatterDimensionNumbers(
-        update_window_dims=kept, inserted_window_dims=(dim,), scatter_dims_to_operand_dims=(dim,))
+        update_window_dims=kept, inserted_window_dims=(dim,), scatter_dims_to_operand_dims=(dim,)
+    )
     return scatter(kind, x, index[:, None], updates, dims, drop=drop)
 
 
@@ -83,19 +99,33 @@ def take_along(x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
     """out[..., i, ...] = x[..., index[..., i, ...], ...]; the other dimensions have equal sizes."""
     others = tuple(d for d in range(x.ndim) if d != dim)
     dims = lax.GatherDimensionNumbers(
-        offset_dims=(), collapsed_slice_dims=(dim,), start_index_map=(dim,), operand_batching_dims=others,
-        start_indices_batching_dims=others)
+        offset_dims=(),
+        collapsed_slice_dims=(dim,),
+        start_index_map=(dim,),
+        operand_batching_dims=others,
+        start_indices_batching_dims=others,
+    )
     return lax.gather(x, index[..., None], dims, (1,) * x.ndim, mode=IN_BOUNDS)
 
 
 def put_along(
-    kind: str, x: jax.Array, dim: int, index: jax.Array, updates: jax.Array, drop: bool = False, unique: bool = False,
+    kind: str,
+    x: jax.Array,
+    dim: int,
+    index: jax.Array,
+    updates: jax.Array,
+    drop: bool = False,
+    unique: bool = False,
 ) -> jax.Array:
     """The write that corresponds to take_along."""
     others = tuple(d for d in range(x.ndim) if d != dim)
     dims = lax.ScatterDimensionNumbers(
-        update_window_dims=(), inserted_window_dims=(dim,), scatter_dims_to_operand_dims=(dim,),
-        operand_batching_dims=others, scatter_indices_batching_dims=others)
+        update_window_dims=(),
+        inserted_window_dims=(dim,),
+        scatter_dims_to_operand_dims=(dim,),
+        operand_batching_dims=others,
+        scatter_indices_batching_dims=others,
+    )
     return scatter(kind, x, index[..., None], updates, dims, drop=drop, unique=unique)
 
 
@@ -109,7 +139,9 @@ def mask_positions(mask: jax.Array, count: int, fill: int | None = None) -> jax.
     """Positions of the first `count` set elements of a flat mask; `fill` where there are fewer."""
     dtype = index_dtype(mask.size)
     ranks = lax.select(mask, mask_ranks(mask), lax.full(mask.shape, count, dtype))
-    dims = lax.ScatterDimensionNumbers(update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,))
+    dims = lax.ScatterDimensionNumbers(
+        update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)
+    )
     out = lax.full((count,), mask.size if fill is None else fill, dtype)
     return scatter("set", out, ranks[:, None], iota(dtype, mask.shape, 0), dims, drop=True)
 
@@ -165,14 +197,19 @@ def _expand(indices: Sequence[jax.Array | None], shape: Sequence[int], count: in
             if any(i is not None and not _is_mask(i) for i in indices) and count > 1:
                 # A mask with one element set broadcasts against the other indices.
                 one = lax.eq(lax.reduce(mask.astype(np.int32), np.int32(0), lax.add, (0,)), np.int32(1))
-                found = lax.select(lax.broadcast_in_dim(one, found.shape, ()), broadcast_to(found[:1], found.shape), found)
+                found = lax.select(
+                    lax.broadcast_in_dim(one, found.shape, ()), broadcast_to(found[:1], found.shape), found
+                )
             entries.extend(unravel(found, index.shape))
             number += index.ndim
         else:
             n = shape[dim]
             context().check(
-                in_range(index, -n, n), IndexError,
-                f"index {{value}} is out of bounds for dimension {number} with size {n}", index)
+                in_range(index, -n, n),
+                IndexError,
+                f"index {{value}} is out of bounds for dimension {number} with size {n}",
+                index,
+            )
             entries.append(wrap(index, n))
             number += 1
     return entries
@@ -192,13 +229,19 @@ def _read(self: jax.Array, entries: Sequence[jax.Array | None]) -> jax.Array:
     start = _together(entries)
     rank, kept = start.ndim - 1, self.ndim - len(dims)
     offset = tuple(i if i < place else i + rank for i in range(kept))
-    numbers = lax.GatherDimensionNumbers(offset_dims=offset, collapsed_slice_dims=tuple(dims), start_index_map=tuple(dims))
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=offset, collapsed_slice_dims=tuple(dims), start_index_map=tuple(dims)
+    )
     sizes = [1 if d in dims else n for d, n in enumerate(self.shape)]
     return lax.gather(self, start, numbers, sizes, mode=IN_BOUNDS)
 
 
 def _write(
-    self: jax.Array, entries: Sequence[jax.Array | None], values: jax.Array, accumulate: bool, drop: bool = False,
+    self: jax.Array,
+    entries: Sequence[jax.Array | None],
+    values: jax.Array,
+    accumulate: bool,
+    drop: bool = False,
 ) -> jax.Array:
     dims, place = _where_placed(entries)
     start = _together(entries)
@@ -208,7 +251,8 @@ def _write(
     values = broadcast_to(_fit(values, len(shape)), shape)
     window = tuple(i if i < place else i + rank for i in range(len(kept)))
     numbers = lax.ScatterDimensionNumbers(
-        update_window_dims=window, inserted_window_dims=tuple(dims), scatter_dims_to_operand_dims=tuple(dims))
+        update_window_dims=window, inserted_window_dims=tuple(dims), scatter_dims_to_operand_dims=tuple(dims)
+    )
     return scatter("add" if accumulate else "set", self, start, values, numbers, drop=drop)
 
 
@@ -249,9 +293,12 @@ def _put_mask(self: jax.Array, before: int, mask: jax.Array, values: jax.Array, 
         flat = lax.reshape(mask, (mask.size,))
         set_ = lax.reduce(flat.astype(np.int64), np.int64(0), lax.add, (0,))
         context().check(
-            lax.eq(set_, np.int64(n)), RuntimeError,
+            lax.eq(set_, np.int64(n)),
+            RuntimeError,
             f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of shape "
-            "[{value}]", set_)
+            "[{value}]",
+            set_,
+        )
         if n == 0:
             return self
         ranks = lax.min(mask_ranks(flat), np.asarray(n - 1, index_dtype(mask.size)))
@@ -298,8 +345,11 @@ def _clamped(self: jax.Array, indices: Sequence[jax.Array | None]) -> list[jax.A
     out: list[jax.Array | None] = []
     for dim, index in enumerate(indices):
         n = self.shape[dim]
-        out.append(None if index is None else wrap(
-            lax.clamp(np.asarray(-n, index.dtype), index, np.asarray(n - 1, index.dtype)), n))
+        out.append(
+            None
+            if index is None
+            else wrap(lax.clamp(np.asarray(-n, index.dtype), index, np.asarray(n - 1, index.dtype)), n)
+        )
     return out
 
 
@@ -351,8 +401,11 @@ def index_add(self, dim, index, source, *, alpha=1):
     shape = self.shape
     self, dim, index = as_dims(self, dim, index)
     n = self.shape[dim]
-    message = "index out of range in self" if self.ndim == 1 else (
-        f"index {{value}} is out of bounds for dimension {dim} with size {n}")
+    message = (
+        "index out of range in self"
+        if self.ndim == 1
+        else (f"index {{value}} is out of bounds for dimension {dim} with size {n}")
+    )
     context().check(in_range(index, 0, n), IndexError if self.ndim == 1 else RuntimeError, message, index)
     if self.size == 0 or index.size == 0:
         return lax.reshape(self, shape)
@@ -440,7 +493,8 @@ def masked_scatter(self, mask, source):
     flat = lax.reshape(mask, (self.size,))
     count = lax.reduce(flat.astype(np.int64), np.int64(0), lax.add, (0,))
     context().check(
-        lax.le(count, np.int64(source.size)), RuntimeError, "Number of elements of source < number of ones in mask")
+        lax.le(count, np.int64(source.size)), RuntimeError, "Number of elements of source < number of ones in mask"
+    )
     if source.size == 0:
         return self
     ranks = lax.min(mask_ranks(flat), np.asarray(source.size - 1, index_dtype(self.size)))
@@ -491,4 +545,5 @@ def nonzero_static(self, *, size, fill_value=-1):
     found = lax.concatenate([lax.expand_dims(f, (1,)) for f in unravel(positions, self.shape)], 1).astype(np.int64)
     missing = lax.ge(positions, np.asarray(self.size, positions.dtype))
     return lax.select(
-        lax.broadcast_in_dim(missing, found.shape, (0,)), lax.full(found.shape, fill_value, np.dtype(np.int64)), found)
+        lax.broadcast_in_dim(missing, found.shape, (0,)), lax.full(found.shape, fill_value, np.dtype(np.int64)), found
+    )

@@ -274,7 +274,7 @@ def batch_norm_stats(input, eps):
 def batch_norm_elemt(input, weight, bias, mean, invstd, eps):
     x = up(input)
     scale = invstd.astype(x.dtype) if weight is None else invstd.astype(x.dtype) * weight.astype(x.dtype)
-    return _affine(x - bcast(mean.astype(x.dtype), x.shape, (1,)), scale, bias, (1,))
+    return _affine(x - bcast(mean.astype(x.dtype), x.shape, (1,)), scale, bias, (1,)).astype(input.dtype)
 
 
 @lower("batch_norm_gather_stats_with_counts", mutates=("running_mean", "running_var"))
@@ -306,7 +306,8 @@ def batch_norm_backward_elemt(grad_out, input, mean, invstd, weight, sum_dy, sum
     scale = invstd if weight is None else invstd * weight.astype(x.dtype)
     slope = bcast(sum_dy_xmu / total * invstd * invstd, x.shape, (1,))
     centred = x - bcast(mean, x.shape, (1,))
-    return (g - bcast(sum_dy / total, x.shape, (1,)) - centred * slope) * bcast(scale, x.shape, (1,))
+    out = (g - bcast(sum_dy / total, x.shape, (1,)) - centred * slope) * bcast(scale, x.shape, (1,))
+    return out.astype(input.dtype)
 
 
 def vector_norm(x, p, axes):

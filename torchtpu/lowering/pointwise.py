@@ -175,8 +175,9 @@ def _integer_power(base, exponent):
     return select(exponent < 0, inverse, out)
 
 
-@pointwise("pow")
+@pointwise("pow", opmath=False)
 def power(self, exponent):
+    self, exponent = up(self), up(exponent)
     if is_bool(self):
         return self | ~exponent
     if not (is_float(self) or is_complex(self)):
@@ -298,12 +299,12 @@ def isneginf(self):
     return self == -np.inf if is_float(self) else _false(self)
 
 
-@pointwise("maximum", opmath=False)
+@pointwise("maximum", "max.other", opmath=False)
 def maximum(self, other):
     return lax.max(*_same_shape(self, other))
 
 
-@pointwise("minimum", opmath=False)
+@pointwise("minimum", "min.other", opmath=False)
 def minimum(self, other):
     return lax.min(*_same_shape(self, other))
 

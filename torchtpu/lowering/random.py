@@ -118,7 +118,9 @@ def normal(self, mean=0.0, std=1.0):
     return _normal(mean, std)
 
 
-@lower("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "normal.float_float", "normal.float_float_out")
+@lower(
+    "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "normal.float_float", "normal.float_float_out"
+)
 def normal_of(mean, std=1.0, size=None, *, dtype=None):
     std = jnp.asarray(std)
     if not np.issubdtype(std.dtype, np.complexfloating):
@@ -187,7 +189,9 @@ def bernoulli_p(self, p=0.5):
 
 @lower("poisson")
 def poisson(self):
-    context().check(lax.ge(self, zero(self.dtype)), RuntimeError, "invalid Poisson rate, expected rate to be non-negative")
+    context().check(
+        lax.ge(self, zero(self.dtype)), RuntimeError, "invalid Poisson rate, expected rate to be non-negative"
+    )
     rate = self.astype(_F64 if self.dtype == _F64 else np.float32)
     return jax.random.poisson(_threefry(), rate, rate.shape, np.dtype(np.int64 if rate.dtype == _F64 else np.int32))
 
@@ -201,8 +205,12 @@ def binomial(count, prob):
     safe = lax.max(count, zero(dtype))
     bad = lax.ne(prob, prob) | lax.ne(count, count)
     draws = jax.random.binomial(
-        _threefry(), lax.select(bad, zeros(shape, dtype), safe),
-        lax.select(bad, zeros(shape, dtype), lax.clamp(zero(dtype), prob, one)), shape, dtype)
+        _threefry(),
+        lax.select(bad, zeros(shape, dtype), safe),
+        lax.select(bad, zeros(shape, dtype), lax.clamp(zero(dtype), prob, one)),
+        shape,
+        dtype,
+    )
     return lax.select(bad, lax.full(shape, np.nan, dtype), draws)
 
 
@@ -281,7 +289,8 @@ def multinomial(self, num_samples, replacement=False):
     context().check(valid, RuntimeError, "probability tensor contains either `inf`, `nan` or element < 0")
     total = lax.reduce(p, zero(dtype), lax.add, (last,))
     context().check(
-        lax.gt(total, zero(dtype)), RuntimeError, "invalid multinomial distribution (sum of probabilities <= 0)")
+        lax.gt(total, zero(dtype)), RuntimeError, "invalid multinomial distribution (sum of probabilities <= 0)"
+    )
     if 0 in shape:
         return zeros(shape, np.dtype(np.int64))
     if not replacement or num_samples == 1:

@@ -180,33 +180,31 @@ def _moments(x, dim, correction, keepdim):
     n = count(x.shape, dims)
     center = _sum(x, dims, keepdim=True) / literal(x, n)
     deviation = x - center
-    if is_complex(x):
-        real, imag = lax.real(deviation), lax.imag(deviation)
-        square = real * real + imag * imag
-    else:
-        square = deviation * deviation
-    correction = literal(square, 1) if correction is None else correction.astype(square.dtype)
-    divisor = lax.max(literal(square, n) - correction, literal(square, 0))
-    variance = _sum(square, dims, keepdim) / divisor
+    parts = [lax.real(deviation), lax.imag(deviation)] if is_complex(x) else [deviation]
+    real = parts[0]
+    correction = literal(real, 1) if correction is None else correction.astype(real.dtype)
+    divisor = lax.max(literal(real, n) - correction, literal(real, 0))
+    variances = [_sum(part * part, dims, keepdim) / divisor for part in parts]
+    variance = variances[0] + variances[1] if is_complex(x) else variances[0]
     return variance, center if keepdim or not dims else lax.squeeze(center, dims)
 
 
-@lower("var")
+@lower("var.correction")
 def var(self, dim=None, correction=None, keepdim=False):
     return _moments(up(self), dim, correction, keepdim)[0]
 
 
-@lower("std")
+@lower("std.correction")
 def std(self, dim=None, correction=None, keepdim=False):
     return lax.sqrt(_moments(up(self), dim, correction, keepdim)[0])
 
 
-@lower("var_mean")
+@lower("var_mean.correction")
 def var_mean(self, dim=None, correction=None, keepdim=False):
     return _moments(up(self), dim, correction, keepdim)
 
 
-@lower("std_mean")
+@lower("std_mean.correction")
 def std_mean(self, dim=None, correction=None, keepdim=False):
     variance, center = _moments(up(self), dim, correction, keepdim)
     return lax.sqrt(variance), center

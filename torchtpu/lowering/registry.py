@@ -44,7 +44,7 @@ from typing import Any
 import torch
 
 MODULES = (
-    "pointwise", "elementary", "special", "bessel", "polynomials", "reduce", "foreach", "optimizers", "create", "shape", "index", "scatter", "sort", "scan",
+    "pointwise", "elementary", "special", "bessel", "polynomials", "reduce", "foreach", "optimizers", "create", "shape", "pad", "index", "scatter", "sort", "scan",
     "random", "embedding", "matmul", "linalg", "conv", "pool", "norm", "activation", "loss", "distance", "ctc", "attention", "rnn",
     "upsample", "grid", "fft", "complex", "amp", "internal",
 )

@@ -43,8 +43,15 @@ def _divide(total: jax.Array, count: jax.Array) -> jax.Array:
     return lax.div(total.astype(compute), count.astype(compute)).astype(total.dtype)
 
 
-def _scatter(self: jax.Array, dim: int, index: jax.Array, src: jax.Array, kind: str, include_self: bool = True,
-             mean: bool = False) -> jax.Array:
+def _scatter(
+    self: jax.Array,
+    dim: int,
+    index: jax.Array,
+    src: jax.Array,
+    kind: str,
+    include_self: bool = True,
+    mean: bool = False,
+) -> jax.Array:
     shape = self.shape
     if self.ndim == 0:
         self = lax.reshape(self, (1,))
@@ -110,7 +117,9 @@ def index_reduce(self, dim, index, source, reduce, *, include_self=True):
         self = put_rows("set", self, dim, index, lax.full(source.shape, _identity(kind, self.dtype), self.dtype))
     out = put_rows(kind, self, dim, index, source)
     if reduce == "mean":
-        count = put_rows("add", lax.full((n,), int(include_self), np.int32), 0, index, lax.full((index.size,), 1, np.int32))
+        count = put_rows(
+            "add", lax.full((n,), int(include_self), np.int32), 0, index, lax.full((index.size,), 1, np.int32)
+        )
         out = _divide(out, lax.broadcast_in_dim(count, out.shape, (dim,)))
     return lax.reshape(out, shape)
 
@@ -122,7 +131,8 @@ def index_reduce(self, dim, index, source, reduce, *, include_self=True):
 def bincount(self, weights=None, minlength=0):
     (n,), dtype = context().out_shape, context().out_dtype
     context().check(
-        lax.ge(self, zero(self.dtype)), RuntimeError, "bincount only supports 1-d non-negative integral inputs.")
+        lax.ge(self, zero(self.dtype)), RuntimeError, "bincount only supports 1-d non-negative integral inputs."
+    )
     if self.size == 0 or n == 0:
         return zeros((n,), dtype)
     updates = lax.full(self.shape, 1, dtype) if weights is None else cast(weights, dtype)
@@ -132,7 +142,9 @@ def bincount(self, weights=None, minlength=0):
 def _extremes(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     every = tuple(range(x.ndim))
     return (
-        lax.reduce(x, _identity("min", x.dtype), lax.min, every), lax.reduce(x, _identity("max", x.dtype), lax.max, every))
+        lax.reduce(x, _identity("min", x.dtype), lax.min, every),
+        lax.reduce(x, _identity("max", x.dtype), lax.max, every),
+    )
 
 
 def _widened(low: jax.Array, high: jax.Array, by: float) -> tuple[jax.Array, jax.Array]:
@@ -190,7 +202,11 @@ def _edges(x: jax.Array, bins: Sequence[int], ranges: Sequence[jax.Array] | None
 
 
 def _histogram(
-    x: jax.Array, edges: Sequence[jax.Array], weight: jax.Array | None, density: bool, dtype: np.dtype,
+    x: jax.Array,
+    edges: Sequence[jax.Array],
+    weight: jax.Array | None,
+    density: bool,
+    dtype: np.dtype,
 ) -> jax.Array:
     """Counts of the points x (N, D) in the cells between edges; the last edge of a dimension belongs to its last bin."""
     shape = tuple(e.shape[0] - 1 for e in edges)
@@ -250,16 +266,25 @@ def histogramdd_from_bin_tensors(self, bins, *, weight=None, density=False):
 # Searching
 
 
-def search(sequence: jax.Array, values: jax.Array, right: bool, sorter: jax.Array | None = None) -> jax.Array:
+def search(
+    sequence: jax.Array,
+    values: jax.Array,
+    right: bool,
+    sorter: jax.Array | None = None,
+    nan_last: bool = False,
+) -> jax.Array:
     """Insertion positions (int32) in sequences sorted on the last dimension; 1-d sequences serve values of any shape.
 
     Short sequences are compared in full, in one fused loop; long ones take a binary search of log2(n) gathers.
+    PyTorch's search passes over NaNs in a sequence; with nan_last they count as greatest.
     """
     n = sequence.shape[-1]
     if n == 0 or values.size == 0:
         return zeros(values.shape, np.dtype(np.int32))
 
     def passed(at: jax.Array) -> jax.Array:
+        if nan_last:
+            return lax.le(at, values) if right else lax.lt(at, values)
         # Negated comparisons send a NaN value, and values met by a NaN in the sequence, to the right.
         return lax.bitwise_not(lax.gt(at, values) if right else lax.ge(at, values))
 
@@ -299,8 +324,11 @@ def _search_operands(sequence: jax.Array, value: jax.Array) -> tuple[jax.Array, 
         return sequence, value
     number = value.ndim == 0
     common = dtypes.result_type(
-        [dtypes.to_torch_dtype(sequence.dtype)] + ([] if number else [dtypes.to_torch_dtype(value.dtype)]), [],
-        [dtypes.to_torch_dtype(value.dtype)] if number else [], context().default_float)
+        [dtypes.to_torch_dtype(sequence.dtype)] + ([] if number else [dtypes.to_torch_dtype(value.dtype)]),
+        [],
+        [dtypes.to_torch_dtype(value.dtype)] if number else [],
+        context().default_float,
+    )
     common = dtypes.to_numpy_dtype(common)
     return cast(sequence, common), cast(value, common)
 
@@ -331,11 +359,12 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False):
         shape = (*elements.shape, tests.size)
         equal = lax.eq(
             lax.broadcast_in_dim(elements, shape, tuple(range(elements.ndim))),
-            lax.broadcast_in_dim(tests, shape, (len(shape) - 1,)))
+            lax.broadcast_in_dim(tests, shape, (len(shape) - 1,)),
+        )
         found = lax.reduce(equal, np.False_, lax.bitwise_or, (len(shape) - 1,))
     else:
         ordered = lax.sort(tests)
         flat = lax.reshape(elements, (elements.size,))
-        at = lax.min(search(ordered, flat, False), np.int32(tests.size - 1))
+        at = lax.min(search(ordered, flat, False, nan_last=True), np.int32(tests.size - 1))
         found = lax.reshape(lax.eq(take_along(ordered, 0, at), flat), elements.shape)
     return lax.bitwise_not(found) if invert else found

@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torchtpu.lowering import dtypes
 from torchtpu.lowering.call import cast, context
 from torchtpu.lowering.registry import lower
 
@@ -239,7 +237,9 @@ def as_strided_scatter(self, src, size, stride, storage_offset=None):
         return self
     flat = lax.reshape(self, (self.size,))
     positions = strided_positions(size, stride, storage_offset or 0)
-    dims = lax.ScatterDimensionNumbers(update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,))
+    dims = lax.ScatterDimensionNumbers(
+        update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)
+    )
     mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
     flat = lax.scatter(flat, positions[..., None], cast(src, self.dtype), dims, mode=mode)
     return lax.reshape(flat, self.shape)
@@ -312,7 +312,8 @@ def unfold(self, dimension, size, step):
         return lax.transpose(x, order)
     positions = lax.add(lax.mul(iota(np.int32, (count, size), 0), np.int32(step)), iota(np.int32, (count, size), 1))
     dims = lax.GatherDimensionNumbers(
-        offset_dims=tuple(d for d in range(self.ndim) if d != dim), collapsed_slice_dims=(dim,), start_index_map=(dim,))
+        offset_dims=tuple(d for d in range(self.ndim) if d != dim), collapsed_slice_dims=(dim,), start_index_map=(dim,)
+    )
     sizes = [1 if d == dim else n for d, n in enumerate(self.shape)]
     # The two index dimensions land at (dim, last).
     return lax.gather(self, positions[..., None], dims, sizes, mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS)
@@ -344,8 +345,10 @@ def unfold_backward(grad_in, input_sizes, dim, size, step):
         return out
     positions = lax.add(lax.mul(iota(np.int32, (count, size), 0), np.int32(step)), iota(np.int32, (count, size), 1))
     dims = lax.ScatterDimensionNumbers(
-        update_window_dims=tuple(d for d in range(len(input_sizes)) if d != dim), inserted_window_dims=(dim,),
-        scatter_dims_to_operand_dims=(dim,))
+        update_window_dims=tuple(d for d in range(len(input_sizes)) if d != dim),
+        inserted_window_dims=(dim,),
+        scatter_dims_to_operand_dims=(dim,),
+    )
     mode = lax.GatherScatterMode.PROMISE_IN_BOUNDS
     return lax.scatter_add(zeros(input_sizes, grad_in.dtype), positions[..., None], grad_in, dims, mode=mode)
 
@@ -497,118 +500,15 @@ def repeat_interleave(repeats, output_size=None):
     context().check(repeats >= 0, RuntimeError, "repeats can not be negative")
     # Each element starts where the elements before it end; counting the starts up to a position names its element.
     ends = lax.cumsum(repeats)
-    dims = lax.ScatterDimensionNumbers(update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,))
+    dims = lax.ScatterDimensionNumbers(
+        update_window_dims=(), inserted_window_dims=(0,), scatter_dims_to_operand_dims=(0,)
+    )
     marks = lax.scatter_add(
-        zeros((total,), repeats.dtype), ends[:-1, None], lax.full((max(repeats.size - 1, 0),), 1, repeats.dtype), dims,
-        indices_are_sorted=True, mode=lax.GatherScatterMode.FILL_OR_DROP)
+        zeros((total,), repeats.dtype),
+        ends[:-1, None],
+        lax.full((max(repeats.size - 1, 0),), 1, repeats.dtype),
+        dims,
+        indices_are_sorted=True,
+        mode=lax.GatherScatterMode.FILL_OR_DROP,
+    )
     return lax.cumsum(marks)
-
-
-# Padding. Reflection and replication read a dimension in a few runs: forwards, backwards, or one element repeated.
-
-
-@lower("constant_pad_nd", "constant_pad_nd.Scalar")
-def constant_pad_nd(self, pad, value=0):
-    config = [(0, 0, 0)] * self.ndim
-    for i in range(len(pad) // 2):
-        config[self.ndim - 1 - i] = (pad[2 * i], pad[2 * i + 1], 0)
-    return lax.pad(self, cast(jnp.asarray(value), self.dtype), config)
-
-
-def _runs(index: np.ndarray) -> list[tuple[int, int, int]]:
-    """An index sequence as runs (first, length, step) with steps 1, -1 and 0."""
-    out: list[tuple[int, int, int]] = []
-    i = 0
-    while i < len(index):
-        j, step = i + 1, 0
-        if j < len(index) and abs(int(index[j]) - int(index[i])) <= 1:
-            step = int(index[j]) - int(index[i])
-            while j < len(index) and index[j] - index[j - 1] == step:
-                j += 1
-            # A run's last element may begin the next one, which is then longer.
-            if j < len(index) and step == 0 and j - i > 1 and abs(int(index[j]) - int(index[j - 1])) == 1:
-                j -= 1
-        out.append((int(index[i]), j - i, step if j - i > 1 else 1))
-        i = j
-    return out
-
-
-def _read_runs(x: jax.Array, dim: int, index: np.ndarray) -> jax.Array:
-    parts = []
-    for first, length, step in _runs(index):
-        if step == 0:
-            shape = (*x.shape[:dim], length, *x.shape[dim + 1 :])
-            parts.append(broadcast_to(along(x, dim, first, first + 1), shape))
-        elif step == 1:
-            parts.append(along(x, dim, first, first + length))
-        else:
-            parts.append(lax.rev(along(x, dim, first - length + 1, first + 1), (dim,)))
-    return lax.concatenate(parts, dim) if len(parts) > 1 else parts[0]
-
-
-def _add_runs(g: jax.Array, dim: int, index: np.ndarray, n: int) -> jax.Array:
-    out, done = None, 0
-    for first, length, step in _runs(index):
-        piece = along(g, dim, done, done + length)
-        done += length
-        low = first
-        if step == 0:
-            total = lax.reduce(piece, zero(g.dtype), lax.add, (dim,))
-            piece, length = lax.expand_dims(total, (dim,)), 1
-        elif step == -1:
-            piece, low = lax.rev(piece, (dim,)), first - length + 1
-        piece = pad_dim(piece, dim, low, n - low - length)
-        out = piece if out is None else lax.add(out, piece)
-    return out
-
-
-def _pad_index(n: int, low: int, high: int, reflect: bool) -> np.ndarray:
-    position = np.arange(-low, n + high)
-    if reflect:
-        # Negative padding crops first, and what is left reflects at its own ends.
-        left, right = max(0, -low), n - 1 - max(0, -high)
-        position = np.where(position < left, 2 * left - position, position)
-        return np.where(position > right, 2 * right - position, position)
-    return np.clip(position, 0, n - 1)
-
-
-def _padded_dims(ndim: int, padding: Sequence[int]) -> list[tuple[int, int, int]]:
-    return [(ndim - 1 - i, padding[2 * i], padding[2 * i + 1]) for i in range(len(padding) // 2)]
-
-
-def _pad_by_index(self: jax.Array, padding: Sequence[int], reflect: bool) -> jax.Array:
-    if 0 in context().out_shape:
-        return zeros(context().out_shape, self.dtype)
-    for dim, low, high in _padded_dims(self.ndim, padding):
-        self = _read_runs(self, dim, _pad_index(self.shape[dim], low, high, reflect))
-    return self
-
-
-def _pad_by_index_backward(grad: jax.Array, self: jax.Array, padding: Sequence[int], reflect: bool) -> jax.Array:
-    if 0 in grad.shape:
-        return zeros(self.shape, self.dtype)
-    grad = grad.astype(dtypes.opmath(grad.dtype))
-    for dim, low, high in _padded_dims(self.ndim, padding):
-        n = self.shape[dim]
-        grad = _add_runs(grad, dim, _pad_index(n, low, high, reflect), n)
-    return grad
-
-
-@lower("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
-def reflection_pad(self, padding):
-    return _pad_by_index(self, padding, True)
-
-
-@lower("replication_pad1d", "replication_pad2d", "replication_pad3d")
-def replication_pad(self, padding):
-    return _pad_by_index(self, padding, False)
-
-
-@lower("reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward")
-def reflection_pad_backward(grad_output, self, padding):
-    return _pad_by_index_backward(grad_output, self, padding, True)
-
-
-@lower("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward")
-def replication_pad_backward(grad_output, self, padding):
-    return _pad_by_index_backward(grad_output, self, padding, False)

@@ -121,7 +121,9 @@ def _unique_results(inverse: jax.Array, counts: jax.Array) -> list[jax.Array]:
     outs = context().outs
     out = []
     for value, spec in zip((inverse, counts), outs[1:], strict=False):
-        out.append(lax.reshape(value, spec.shape) if value.size == np.prod(spec.shape) else zeros(spec.shape, value.dtype))
+        out.append(
+            lax.reshape(value, spec.shape) if value.size == np.prod(spec.shape) else zeros(spec.shape, value.dtype)
+        )
     return out
 
 

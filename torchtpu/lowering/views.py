@@ -17,7 +17,6 @@ import numpy as np
 from jax import lax
 
 
-
 @dataclasses.dataclass(frozen=True)
 class View:
     """A tensor's view of its storage; strides and offset count elements of `dtype`."""
