@@ -56,8 +56,8 @@ class Check:
 class Context:
     """What a lowering may ask for besides its arguments."""
 
-    def __init__(self, outs: Sequence[OutSpec] = (), key_data: Any = None, default_float: torch.dtype = torch.float32):
-        self.outs = list(outs)
+    def __init__(self, outs: Sequence[OutSpec | None] = (), key_data: Any = None, default_float: torch.dtype = torch.float32):
+        self.outs: list[Any] = list(outs)
         self.key_data = key_data
         self.default_float = default_float
         self.checks: list[Check] = []

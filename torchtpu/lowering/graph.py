@@ -80,7 +80,7 @@ def interpret(module: torch.fx.GraphModule, inputs: Sequence[Any], ctx: Context)
 
 
 def _call_node(node: torch.fx.Node, args: tuple, kwargs: dict, ctx: Context) -> Any:
-    op = node.target
+    op: Any = node.target
     arguments, rest = [], list(args)
     for argument in op._schema.arguments:
         if rest and not argument.kwarg_only:
@@ -97,7 +97,8 @@ def _call_node(node: torch.fx.Node, args: tuple, kwargs: dict, ctx: Context) -> 
     val = node.meta["val"]
     if not isinstance(val, list | tuple):
         return flat[0]
-    out, at = [], 0
+    out: list[Any] = []
+    at = 0
     for v in val:
         if isinstance(v, list | tuple):
             out.append(flat[at : at + len(v)])
@@ -142,7 +143,7 @@ def call_decomposed(op: torch._ops.OpOverload, arguments: Sequence[Any], ctx: Co
 
         module = make_fx(run, decomposition_table=_decompositions(), tracing_mode="fake")(*flat_inputs)
     result = interpret(module, arrays, ctx)
-    flat = []
+    flat: list[Any] = []
     for item in result if isinstance(result, list | tuple) else [result]:
         flat.extend(item if isinstance(item, list | tuple) else [item])
     return [None if spec is None else call_module.conform(op, x, spec) for x, spec in zip(flat, ctx.outs, strict=True)]

@@ -16,7 +16,7 @@ from torchtpu.program.builder import WindowFunction
 from torchtpu.runtime import client
 
 # Half types are rounded after every operation, as PyTorch does, whatever XLA fuses.
-_OPTIONS = {"xla_allow_excess_precision": False}
+_OPTIONS: dict[str, str | bool] = {"xla_allow_excess_precision": False}
 
 _pool: concurrent.futures.ThreadPoolExecutor | None = None
 _pending: set[concurrent.futures.Future] = set()

@@ -119,7 +119,7 @@ class Signature:
 
     def apply(
         self, bases: dict[int, jax.Array | None], floats: Callable, ints: Callable, checks: list[Check]
-    ) -> list[jax.Array]:
+    ) -> list[Any]:
         """New values of the written storages, then of the fresh results.
 
         bases: the needed storages' values by slot; None for one that was never written.
