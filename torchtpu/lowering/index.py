@@ -150,9 +150,9 @@ def unravel(positions: jax.Array, shape: Sequence[int]) -> list[jax.Array]:
     """Flat positions as one index per dimension; a position past the end is past the end of the first."""
     out = []
     for n in reversed(shape[1:]):
-        n = np.asarray(max(n, 1), positions.dtype)
-        out.append(lax.rem(positions, n))
-        positions = lax.div(positions, n)
+        length = np.asarray(max(n, 1), positions.dtype)
+        out.append(lax.rem(positions, length))
+        positions = lax.div(positions, length)
     return [positions, *reversed(out)]
 
 
@@ -193,6 +193,7 @@ def _expand(indices: Sequence[jax.Array | None], shape: Sequence[int], count: in
             entries.append(None)
         elif _is_mask(index):
             mask = cast(lax.reshape(index, (index.size,)), np.dtype(np.bool_))
+            assert count is not None  # the caller knows the result's size
             found = mask_positions(mask, count)
             if any(i is not None and not _is_mask(i) for i in indices) and count > 1:
                 # A mask with one element set broadcasts against the other indices.

@@ -67,6 +67,7 @@ def _add_runs(g: jax.Array, dim: int, index: np.ndarray, n: int) -> jax.Array:
             piece, low = lax.rev(piece, (dim,)), first - length + 1
         piece = pad_dim(piece, dim, low, n - low - length)
         out = piece if out is None else lax.add(out, piece)
+    assert out is not None  # an index has at least one run
     return out
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import numpy as np
 from jax import lax
@@ -13,7 +15,7 @@ from torchtpu.lowering.registry import lower
 from torchtpu.lowering.shape import axis, iota, zeros
 
 
-def _accumulate(self: jax.Array, dim: int, scan: object) -> jax.Array:
+def _accumulate(self: jax.Array, dim: int, scan: Callable) -> jax.Array:
     """A scan in the result's dtype; half types accumulate in float32."""
     x = cast(self, dtypes.opmath(context().out_dtype))
     if self.ndim == 0 or self.size == 0:

@@ -149,8 +149,8 @@ def _extremes(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _widened(low: jax.Array, high: jax.Array, by: float) -> tuple[jax.Array, jax.Array]:
     """A range that is not empty."""
-    empty, by = lax.eq(low, high), np.asarray(by, low.dtype)
-    return lax.select(empty, lax.sub(low, by), low), lax.select(empty, lax.add(high, by), high)
+    empty, margin = lax.eq(low, high), np.asarray(by, low.dtype)
+    return lax.select(empty, lax.sub(low, margin), low), lax.select(empty, lax.add(high, margin), high)
 
 
 def _check_finite(low: jax.Array, high: jax.Array, name: str) -> None:
@@ -221,6 +221,7 @@ def _histogram(
         bin_ = lax.min(lax.sub(search(edge, column, True), np.int32(1)), np.int32(shape[d] - 1))
         position = bin_ if position is None else lax.add(lax.mul(position, np.int32(shape[d])), bin_)
         inside = ok if inside is None else lax.bitwise_and(inside, ok)
+    assert position is not None and inside is not None  # there is at least one dimension
     position = lax.select(inside, position, lax.full(position.shape, size, np.int32))
     updates = lax.full(position.shape, 1, dtype) if weight is None else lax.reshape(cast(weight, dtype), position.shape)
     out = lax.reshape(put_rows("add", zeros((size,), dtype), 0, position, updates, drop=True), shape)
@@ -329,8 +330,8 @@ def _search_operands(sequence: jax.Array, value: jax.Array) -> tuple[jax.Array, 
         [dtypes.to_torch_dtype(value.dtype)] if number else [],
         context().default_float,
     )
-    common = dtypes.to_numpy_dtype(common)
-    return cast(sequence, common), cast(value, common)
+    wide = dtypes.to_numpy_dtype(common)
+    return cast(sequence, wide), cast(value, wide)
 
 
 @lower("searchsorted.Tensor", "searchsorted.Scalar")
