@@ -91,9 +91,9 @@ std::string user_line() {
 
 // Addresses that no mapping can have: reading one by mistake faults at once, and ranges never meet, so that PyTorch's
 // overlap checks are right.
-void* new_address(size_t nbytes) {
+uint64_t new_address(size_t nbytes) {
   static std::atomic<uint64_t> next{uint64_t(1) << 56};
-  return reinterpret_cast<void*>(next.fetch_add((nbytes + 127) / 64 * 64));
+  return next.fetch_add((nbytes + 127) / 64 * 64);
 }
 
 void free_slot(void* context) {
@@ -129,6 +129,7 @@ struct TpuAllocator final : c10::DeviceAllocator {
     }
     auto* slot = new Slot;
     slot->nbytes = nbytes;
+    slot->address = nbytes ? new_address(nbytes) : 0;
     slot->device = device;
     if (book.track_origins.load(std::memory_order_relaxed) && hinted_dtype != c10::ScalarType::Undefined) {
       slot->origin = new std::string(user_line());
@@ -149,8 +150,7 @@ struct TpuAllocator final : c10::DeviceAllocator {
       book.head.next->previous = slot;
       book.head.next = slot;
     }
-    void* address = nbytes ? new_address(nbytes) : nullptr;
-    return {address, slot, &free_slot, c10::Device(kTpu, device)};
+    return {reinterpret_cast<void*>(slot->address), slot, &free_slot, c10::Device(kTpu, device)};
   }
   c10::DeleterFnPtr raw_deleter() const override {
     return nullptr; // memory lives only with its storage
@@ -212,6 +212,22 @@ struct RegisterAllocator {
 
 } // namespace
 
+namespace {
+
+// The live slot that begins at an address. Slow; only for storages that others made from an address.
+Slot* slot_at(const void* pointer) {
+  auto& book = ledger();
+  std::lock_guard<std::mutex> guard(book.mutex);
+  for (Slot* s = book.head.next; s != &book.head; s = s->next) {
+    if (s->address && s->address == reinterpret_cast<uint64_t>(pointer)) {
+      return s;
+    }
+  }
+  return nullptr;
+}
+
+} // namespace
+
 SpecId intern_spec(c10::ScalarType dtype, c10::IntArrayRef shape) {
   auto& table = spec_table();
   std::lock_guard<std::mutex> guard(table.mutex);
@@ -241,8 +257,13 @@ const Spec& spec_of(SpecId id) {
 
 Slot* slot_of(const c10::StorageImpl* storage) {
   const auto& pointer = storage->data_ptr();
-  TORCH_CHECK(pointer.get_deleter() == &free_slot, "this tpu storage was not made by torchtpu");
-  return static_cast<Slot*>(pointer.get_context());
+  if (pointer.get_deleter() == &free_slot) {
+    return static_cast<Slot*>(pointer.get_context());
+  }
+  // Made from a bare address, as PyTorch does to save a storage.
+  Slot* slot = slot_at(pointer.get());
+  TORCH_CHECK(slot, "this tpu storage was not made by torchtpu");
+  return slot;
 }
 
 bool covers_storage(const c10::TensorImpl* tensor) {
@@ -282,9 +303,15 @@ c10::Allocator* allocator() {
 }
 
 c10::DeviceIndex device_of_pointer(const void* pointer) {
-  (void)pointer;
+  auto& book = ledger();
   const auto address = reinterpret_cast<uint64_t>(pointer);
-  return address >> 56 ? current_device() : c10::DeviceIndex(-1);
+  std::lock_guard<std::mutex> guard(book.mutex);
+  for (Slot* s = book.head.next; s != &book.head; s = s->next) {
+    if (s->address && address >= s->address && address < s->address + s->nbytes) {
+      return s->device;
+    }
+  }
+  return -1;
 }
 
 MemoryStats memory_stats(c10::DeviceIndex device) {

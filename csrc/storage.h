@@ -35,6 +35,7 @@ using ValuePtr = c10::intrusive_ptr<Value>;
 struct Slot {
   ValuePtr value;
   size_t nbytes = 0;
+  uint64_t address = 0; // what data_ptr() shows; no memory is there
   c10::DeviceIndex device = 0;
   uint64_t stamp = 0; // the call in which `index` numbers this slot
   uint32_t index = 0;

@@ -83,7 +83,7 @@ def test_index_put(dtype, accumulate):
             compare(aten.index_put_.default, x, index, full.clone(), accumulate)
         if i[0].dtype != torch.uint8:  # the CPU's shortcut for one value rejects these
             compare(aten.index_put.default, x, index, make(dtype=dtype), accumulate)
-        compare(aten._index_put_impl_.default, x, index, make(1, dtype=dtype), accumulate, True)
+            compare(aten._index_put_impl_.default, x, index, make(1, dtype=dtype), accumulate, True)
     compare(aten.index_put.default, x, [torch.tensor([0, 0, 2])], make(3, 4, 5, dtype=dtype), True)
     mask = torch.rand(3, 4) < 0.5
     compare(aten.index_put.default, x, [mask], make(int(mask.sum()), 5, dtype=dtype), accumulate)

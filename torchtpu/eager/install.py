@@ -103,7 +103,7 @@ def install() -> None:
         return
     _installed = True
     from torchtpu import _C, config
-    from torchtpu.eager import errors, host_operators, modes
+    from torchtpu.eager import errors, host_operators, modes, shutdown
 
     _C._install({
         "describe_operator": _describe_operator,
@@ -126,4 +126,5 @@ def install() -> None:
     if limit:
         _C._set_memory_limit(limit)
     host_operators.register()
+    shutdown.register()
     modes.set_eager_mode(config.get("TORCHTPU_EAGER_MODE"))

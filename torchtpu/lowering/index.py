@@ -183,7 +183,7 @@ def _layout(indices: Sequence[jax.Array | None]) -> tuple[int, int]:
     return rank, _where_placed(entries)[1]
 
 
-def _expand(indices: Sequence[jax.Array | None], shape: Sequence[int], count: int | None) -> list[jax.Array | None]:
+def _expand(indices: Sequence[jax.Array | None], shape: Sequence[int], count: int) -> list[jax.Array | None]:
     """One entry per indexed dimension, in range, masks replaced by the positions of their first `count` elements."""
     entries: list[jax.Array | None] = []
     number = 0
@@ -269,7 +269,7 @@ def index_tensor(self, indices):
     if all(i is None for i in indices):
         return self
     out = context().out_shape
-    count = None
+    count = 0
     if any(i is not None and _is_mask(i) for i in indices):
         rank, place = _layout(indices)
         count = out[place + rank - 1] if rank else 1
@@ -324,7 +324,7 @@ def index_put(self, indices, values, accumulate=False, unsafe=False):
     if len(given) == 1 and masks:
         return _put_mask(self, _leading(indices), masks[0], values, accumulate)
     if not masks:
-        return _write(self, _expand(indices, self.shape, None), values, accumulate)
+        return _write(self, _expand(indices, self.shape, 0), values, accumulate)
     # A mask beside other indices: its count is another index's size or the values', else at most all of it,
     # with the surplus positions out of range and dropped.
     rank, place = _layout(indices)

@@ -55,7 +55,8 @@ def _read_runs(x: jax.Array, dim: int, index: np.ndarray) -> jax.Array:
 
 
 def _add_runs(g: jax.Array, dim: int, index: np.ndarray, n: int) -> jax.Array:
-    out, done = None, 0
+    out: jax.Array | None = None
+    done = 0
     for first, length, step in _runs(index):
         piece = along(g, dim, done, done + length)
         done += length
