@@ -449,7 +449,12 @@ Signature* make_signature(Call& call, const torch::jit::Stack& stack, size_t bas
   signature->key = call.words;
   signature->info = &info;
   signature->random = info.random;
-  if (!known) {
+  bool any_fresh = false;
+  for (const auto& ret : schema.returns()) {
+    any_fresh |= !(ret.alias_info() && ret.alias_info()->isWrite());
+  }
+  // With nothing new to allocate, `out=` arguments are taken as they are.
+  if (!known && any_fresh) {
     if (!infer_outputs(call, stack, base, *signature)) {
       throw NoShapes();
     }
