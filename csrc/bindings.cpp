@@ -28,6 +28,7 @@ void install(const py::dict& table) {
   take("build", c.build);
   take("verify", c.verify);
   take("explain_failure", c.explain_failure);
+  take("explain_call", c.explain_call);
   take("fallback", c.fallback);
   take("from_host", c.from_host);
   take("to_host", c.to_host);

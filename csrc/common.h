@@ -114,6 +114,7 @@ struct Callbacks {
   PyRef build; // (window description, wait) -> Program
   PyRef verify; // ([(flags, program)]) raises the deferred error
   PyRef explain_failure; // (exception, signature) -> exception with the operation's details
+  PyRef explain_call; // (type's name, text, description) -> the same for a call that PyTorch refused
   PyRef fallback; // (name) counts and warns, or raises
   PyRef from_host, to_host, across; // transfers
   PyRef user_line; // () -> "file:line in function" of the user's innermost frame

@@ -307,6 +307,24 @@ void describe_signature(
   });
 }
 
+void throw_explained(const c10::Error& error, const Call& call, const torch::jit::Stack& stack, size_t base) {
+  const char* type = dynamic_cast<const c10::OutOfMemoryError*>(&error) ? "OutOfMemoryError"
+      : dynamic_cast<const c10::LinAlgError*>(&error)                   ? "LinAlgError"
+      : dynamic_cast<const c10::IndexError*>(&error)                    ? "IndexError"
+      : dynamic_cast<const c10::ValueError*>(&error)                    ? "ValueError"
+      : dynamic_cast<const c10::TypeError*>(&error)                     ? "TypeError"
+      : dynamic_cast<const c10::NotImplementedError*>(&error)           ? "NotImplementedError"
+                                                                        : "RuntimeError";
+  Gil gil;
+  guarded([&] {
+    py::handle callback(callbacks().explain_call.get());
+    py::object better = callback(type, error.what_without_backtrace(), describe(call, stack, base));
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(better.ptr())), better.ptr());
+    return 0;
+  });
+  throw_python_error();
+}
+
 void note_fallback(const std::string& name, const std::string& overload) {
   Gil gil;
   guarded([&] {

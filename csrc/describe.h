@@ -13,6 +13,8 @@ bool infer_outputs(const Call& call, const torch::jit::Stack& stack, size_t base
 // Hands the signature to Python, which keeps it for the program builder.
 void describe_signature(
     const Call& call, const torch::jit::Stack& stack, size_t base, const std::vector<uint32_t>& written, Signature& signature);
+// Raises a refused call's error again with its operands and the user's line.
+[[noreturn]] void throw_explained(const c10::Error& error, const Call& call, const torch::jit::Stack& stack, size_t base);
 void note_fallback(const std::string& name, const std::string& overload);
 
 // numpy's name of a dtype.

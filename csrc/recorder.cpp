@@ -642,7 +642,14 @@ void record(Call& call, const Signature& signature, torch::jit::Stack* stack, si
   std::vector<ValuePtr> fresh;
   recorder.append(signature, call, fresh);
   push_returns(signature, call, fresh, stack, base);
-  recorder.operation_done();
+  try {
+    recorder.operation_done();
+  } catch (...) {
+    if (mode() != Mode::Fused) { // else the window that failed holds more than this operation
+      recorder.restore(signature, call);
+    }
+    throw;
+  }
 }
 
 } // namespace
@@ -749,6 +756,11 @@ void record_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit
       } catch (const NoShapes&) {
         info.lowered = false;
         run_on_cpu = true;
+      } catch (const c10::Error& error) {
+        if (mode() == Mode::Debug && callbacks().explain_call) {
+          throw_explained(error, call, *stack, base);
+        }
+        throw;
       }
       if (!run_on_cpu) {
         record(call, *signature, stack, base);

@@ -267,8 +267,29 @@ void Recorder::run(Window& w) {
         value->error = reason;
       }
     }
+    if (single) {
+      failed_codes_ = w.codes;
+      failed_inputs_ = std::move(w.externals);
+    }
     throw;
   }
+}
+
+void Recorder::restore(const Signature& signature, const Call& call) {
+  size_t input = 0;
+  for (size_t i = 0; i < call.slots.size(); ++i) {
+    if (!signature.needs[i]) {
+      continue;
+    }
+    const uint32_t code = input < failed_codes_.size() ? failed_codes_[input] : kUninitialized;
+    ++input;
+    auto& value = call.slots[i]->value;
+    if (value && value->error && code != kUninitialized && !(code & 1) && (code >> 1) <= failed_inputs_.size()) {
+      value = failed_inputs_[(code >> 1) - 1];
+    }
+  }
+  failed_codes_.clear();
+  failed_inputs_.clear();
 }
 
 bool Recorder::run_whole(Window& w, Program& program, const std::vector<uint8_t>& alive, const std::vector<uint8_t>&) {

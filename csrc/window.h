@@ -68,6 +68,8 @@ class Recorder {
   void append(const Signature& signature, const Call& call, std::vector<ValuePtr>& fresh);
   // Ends the operation by the mode's policy: Debug and Strict run it now.
   void operation_done();
+  // After a failed operation: gives the storages that it was to change in place their old values back.
+  void restore(const Signature& signature, const Call& call);
   void flush(const char* reason);
   // Makes a value's array exist. Throws if the operation that makes it failed.
   PyObject* materialize(const ValuePtr& value);
@@ -93,6 +95,8 @@ class Recorder {
   std::unordered_map<uint64_t, std::vector<std::unique_ptr<Program>>> programs_;
   std::unordered_map<std::string, PyRef> scalar_cache_;
   std::vector<std::pair<PyRef, PyRef>> checks_; // error flags and the program that made them
+  std::vector<uint32_t> failed_codes_; // inputs of the operation that failed last
+  std::vector<ValuePtr> failed_inputs_;
   PyRef last_; // an array of the last program, to wait for
 };
 

@@ -27,6 +27,9 @@ def test_shape_errors_have_pytorchs_text_at_the_call(name, mode):
     with pytest.raises(type(want.value)) as got:
         SHAPE_ERRORS[name]("tpu")
     assert str(got.value).split("\n")[0] == str(want.value).split("\n")[0]
+    if mode == "debug" and name not in ("view", "cross_entropy"):  # not refused by an operation of ours
+        notes = "\n".join(got.value.__notes__)
+        assert "in aten::" in notes and "float32[2, 3] (strides [3, 1])" in notes and "test_errors.py" in notes
 
 
 def test_mixed_devices_are_an_error(mode):
@@ -127,3 +130,28 @@ def test_error_in_backward_is_the_same_error(mode):
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         Fails.apply(x).sum().backward()
     assert (x + 1).sum().item() == 12
+
+
+@pytest.mark.parametrize("which", ["debug", "strict"])
+def test_a_failed_in_place_operation_leaves_its_tensor_as_it_was(which, monkeypatch):
+    """The lowering itself fails, after the operation was recorded."""
+    from torchtpu.lowering import registry
+
+    def fails(*args, **kwargs):
+        raise RuntimeError("lowering broke")
+
+    op = torch.ops.aten.special_bessel_j0.default
+    monkeypatch.setitem(registry.table(), "digamma", registry.Lowering(fails))
+    registry.find.cache_clear()
+    try:
+        with torchtpu.eager_mode(which):
+            x = torch.arange(1.0, 8.0, device="tpu")
+            view = x[2:5]
+            with pytest.raises(RuntimeError, match="lowering broke") as caught:
+                view.digamma_()
+            assert any("aten::digamma_" in note for note in caught.value.__notes__)
+            assert x.cpu().tolist() == [1, 2, 3, 4, 5, 6, 7] and (view + 1).cpu().tolist() == [4, 5, 6]
+            assert op(x).shape == x.shape
+    finally:
+        monkeypatch.undo()
+        registry.find.cache_clear()

@@ -58,6 +58,20 @@ def explain_failure(error: BaseException | None, signature: Any) -> BaseExceptio
     return error
 
 
+def explain_call(kind: str, text: str, told: dict[str, Any]) -> BaseException:
+    """PyTorch's own error for a call that it refused, with the operands and the user's line (Debug)."""
+    import builtins
+
+    import torch
+
+    from torchtpu.program.signature import Signature
+
+    named = {"OutOfMemoryError": torch.OutOfMemoryError, "LinAlgError": torch.linalg.LinAlgError}
+    error: BaseException = named.get(kind, getattr(builtins, kind, RuntimeError))(text)
+    _note(error, Signature(told))
+    return error
+
+
 def verify(flags: list[tuple[Any, Any]]) -> None:
     """Raises the error of the first run-time check that failed. `flags` pairs each program's flags with the program."""
     for array, program in flags:

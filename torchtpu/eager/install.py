@@ -63,6 +63,12 @@ def _explain_failure(error: Any, signature: Any) -> Any:
     return explain_failure(error, signature)
 
 
+def _explain_call(kind: str, text: str, told: dict[str, Any]) -> BaseException:
+    from torchtpu.eager.errors import explain_call
+
+    return explain_call(kind, text, told)
+
+
 def _nan_check(results: Any, signature: Any) -> None:
     from torchtpu.eager.errors import nan_check
 
@@ -112,6 +118,7 @@ def install() -> None:
         "build": _build,
         "verify": _verify,
         "explain_failure": _explain_failure,
+        "explain_call": _explain_call,
         "fallback": _fallback,
         "from_host": _from_host,
         "to_host": _to_host,

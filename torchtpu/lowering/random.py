@@ -343,7 +343,7 @@ def native_dropout(input, p, train=None):
 
 @lower("native_dropout_backward")
 def native_dropout_backward(grad_output, mask, scale):
-    compute = dtypes.opmath(grad_output.dtype)
+    compute = dtypes.opmath(context().out_dtype)
     scale = _operand(scale, grad_output.shape, compute)
     return lax.mul(lax.mul(grad_output.astype(compute), mask.astype(compute)), scale)
 

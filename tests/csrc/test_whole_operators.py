@@ -1,0 +1,34 @@
+"""Operators that the core takes whole: each has a lowering, else it would run on the CPU where its parts need not."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchtpu.lowering import graph, registry
+
+_LIST = Path(__file__).resolve().parents[2] / "csrc" / "whole_operators.inc"
+NAMES = [line.strip().strip('",') for line in _LIST.read_text().splitlines() if line.startswith('"')]
+
+# Structured operators without a lowering: PyTorch composes nothing for them, they run on the CPU either way.
+WITHOUT = {"linalg_ldl_factor_ex", "linalg_ldl_solve"}
+
+
+def _overload(name):
+    base, _, overload = name.partition(".")
+    packet = getattr(torch.ops.aten, base, None)
+    return getattr(packet, overload or "default", None)
+
+
+def test_names_are_unique():
+    assert len(NAMES) == len(set(NAMES)) > 500
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_has_a_lowering(name):
+    op = _overload(name)
+    if op is None:
+        pytest.skip("not in this version of PyTorch")
+    lowered = registry.find(op) is not None or graph.decomposition(op) is not None
+    assert lowered == (name not in WITHOUT)
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "PrivateUse1")
