@@ -157,6 +157,21 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_local_scalar_dense", &local_scalar_dense);
 }
 
+// The schemas do not say that the second argument is written, so PyTorch's fallback for lazy conjugates would hand us a
+// copy of it. We read the bits ourselves.
+void read_bits_ourselves(torch::Library& m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+  m.impl("_copy_from_and_resize", torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  read_bits_ourselves(m);
+}
+
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  read_bits_ourselves(m);
+}
+
 } // namespace
 
 } // namespace torchtpu

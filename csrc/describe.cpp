@@ -168,7 +168,7 @@ py::dict describe(const Call& call, const torch::jit::Stack& stack, size_t base)
     const auto* t = operand.tensor;
     operands.append(py::make_tuple(
         operand.slot, dtype_object(c10::typeMetaToScalarType(t->dtype())), int_tuple(t->sizes()), int_tuple(t->strides()),
-        t->storage_offset()));
+        t->storage_offset(), t->is_conj(), t->is_neg()));
   }
   out["operands"] = operands;
   out["default_float"] = dtype_object(c10::get_default_dtype_as_scalartype());

@@ -160,6 +160,7 @@ void add_tensor(Call& call, const c10::IValue& item, uint32_t argument) {
   const auto strides = tensor->strides();
   words.push_back(
       kTensor | uint64_t(uint8_t(c10::typeMetaToScalarType(tensor->dtype()))) << 8 | uint64_t(sizes.size()) << 16 |
+      uint64_t(tensor->is_conj()) << 24 | uint64_t(tensor->is_neg()) << 25 |
       uint64_t(slot->index) << 32);
   words.push_back(slot->value ? slot->value->spec : kUnwritten | slot->nbytes);
   words.push_back(uint64_t(tensor->storage_offset()));

@@ -197,6 +197,17 @@ struct TpuAllocator final : c10::DeviceAllocator {
   void resetPeakStats(c10::DeviceIndex device) override {
     reset_peak(device);
   }
+  // (free, total) bytes. No `override`: older versions of PyTorch do not have it.
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {
+    Gil gil;
+    const auto client = checked(PyImport_ImportModule("torchtpu.runtime.client"));
+    const auto info = checked(PyObject_CallMethod(client.get(), "memory_info", "i", int(device)));
+    unsigned long long free = 0, total = 0;
+    if (!PyArg_ParseTuple(info.get(), "KK", &free, &total)) {
+      throw_python_error();
+    }
+    return {size_t(free), size_t(total)};
+  }
 };
 
 TpuAllocator& the_allocator() {

@@ -13,10 +13,13 @@ _registered = False
 
 
 def autoload() -> None:
-    """The entry point. A native core that does not load is a warning here: otherwise nothing that imports torch
-    would run, rebuilding the core included. `import torchtpu` raises the error."""
+    """The entry point. What stands in the way of the device is a warning here: otherwise nothing that imports torch
+    would run, rebuilding the native core included. `import torchtpu` raises the error of a core that does not load,
+    the first use of the device that of a setting; PyTorch would bury both under an error of its own."""
     try:
         register()
+    except ValueError as error:  # what `config.check` says
+        warnings.warn(f"the tpu device cannot be used: {error}", stacklevel=2)
     except ImportError as error:
         warnings.warn(
             f"the tpu device is not available: torchtpu's native core could not be loaded ({error}). "
@@ -29,7 +32,7 @@ def register() -> None:
     """Registers the device; does nothing the second time.
 
     Raises ImportError when the native core is missing or was built for another PyTorch, RuntimeError when another
-    package has taken PyTorch's one place for a device from outside.
+    package has taken PyTorch's one place for a device from outside, ValueError for a bad TORCHTPU_* variable.
     """
     global _registered
     if _registered:

@@ -70,12 +70,13 @@ def _bytes() -> tuple[str, Callable[[str], int]]:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
         if match is None or match[2].upper() not in _UNITS:
             raise ValueError
-        value = int(Decimal(match[1]) * _UNITS[match[2].upper()])
-        if value <= 0:
-            raise ValueError
+        amount = Decimal(match[1])
+        value = int(amount * _UNITS[match[2].upper()])
+        if value == 0 and amount != 0:
+            raise ValueError  # half a byte is a mistake, not "no limit"
         return value
 
-    return "a number of bytes above 0, with or without a unit (1073741824, 512MiB, 1GiB, 2GB)", parse
+    return "a number of bytes, with or without a unit (1073741824, 512MiB, 1GiB, 2GB)", parse
 
 
 def _setting(name: str, kind: type, default: Any, rule: tuple[str, Callable[[str], Any]], doc: str) -> Setting:
@@ -99,15 +100,14 @@ SETTINGS: dict[str, Setting] = {
             "How many devices XLA's CPU client shows, for tests of several devices on one host.",
         ),
         _setting(
-            "TORCHTPU_MEMORY_LIMIT", int, None, _bytes(),
-            "Bytes that tensors of one device may hold; past it torch.OutOfMemoryError is raised. Unset: no limit.",
+            "TORCHTPU_MEMORY_LIMIT", int, 0, _bytes(),
+            "Bytes that tensors of one device may hold; past it torch.OutOfMemoryError is raised. 0: no limit.",
         ),
         _setting(
             "TORCHTPU_FALLBACK", str, "warn", _choice("warn", "error", "silent"),
             "What an operator without a lowering does beside running on the CPU: warn once by name, raise, nothing.",
         ),
         _setting("TORCHTPU_NAN_CHECK", bool, False, _flag(), "In Debug: raise at the first operation that makes a NaN."),
-        _setting("TORCHTPU_DEBUG", int, 0, _whole(0), "How much to tell on stderr about what is recorded and compiled."),
         _setting(
             "TORCHTPU_MAX_WINDOW", int, 4096, _whole(1), "In Fused: the number of operations after which a window is cut."
         ),
@@ -129,6 +129,12 @@ def get(name: str) -> Any:
         return setting.parse(text)
     except ValueError:
         raise ValueError(f"{name}={text!r} is not valid: expected {setting.allowed}") from None
+
+
+def check() -> None:
+    """Raises ValueError when any variable has a value that is not allowed, also one that is read much later."""
+    for name in SETTINGS:
+        get(name)
 
 
 def describe() -> str:

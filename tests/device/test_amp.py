@@ -49,6 +49,43 @@ def test_autocast_trains(mode):
     assert model[0].weight.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("kind", ["foreach", "fused"])
+def test_grad_scaler_with_grouped_optimizers(kind):
+    weight = torch.ones(2, device="tpu", requires_grad=True)
+    optimizer = torch.optim.AdamW([weight], lr=0.1, weight_decay=0.0, **{kind: True})
+    scaler = torch.amp.GradScaler("tpu", init_scale=4.0)
+    scaler.scale((weight * 2).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    torch.testing.assert_close(weight.detach().cpu(), torch.full((2,), 0.9))
+    before = weight.tolist()
+    optimizer.zero_grad()
+    scaler.scale((weight * float("inf")).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert weight.tolist() == before and scaler.get_scale() == 2.0
+
+
+def test_custom_function_under_autocast(mode):
+    class Double(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="tpu", cast_inputs=torch.float32)
+        def forward(ctx, a):
+            assert not torch.is_autocast_enabled("tpu")
+            return a * 2
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="tpu")
+        def backward(ctx, grad):
+            return grad * 2
+
+    a = torch.ones(2, 2, device="tpu", requires_grad=True)
+    with torch.autocast("tpu", torch.bfloat16):
+        y = Double.apply(a @ a)
+    y.sum().backward()
+    assert y.dtype == torch.float32 and a.grad.tolist() == [[8.0, 8.0]] * 2
+
+
 def test_grad_scaler(mode):
     weight = torch.ones(2, device="tpu", requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.5)

@@ -77,6 +77,39 @@ def test_unknown_mode(run_python):
     assert "TORCHTPU_EAGER_MODE='quick' is not valid: expected one of debug, strict, fused" in error
 
 
+@needs_install
+@pytest.mark.parametrize(
+    ("name", "value"), [("TORCHTPU_EAGER_MODE", "quick"), ("TORCHTPU_MAX_WINDOW", "x"), ("TORCHTPU_FALLBACK", "maybe")]
+)
+def test_bad_setting_stops_the_device_and_not_pytorch(run_python, name, value):
+    out = run_python(
+        """
+        import warnings
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            import torch
+        print([str(w.message) for w in caught if "tpu" in str(w.message)])
+        x = torch.ones(2, requires_grad=True)
+        (x * 2).sum().backward()
+        print(x.grad.tolist())
+        for use in (torch.tpu.is_available, torch.tpu.init, lambda: torch.ones(1, device="tpu"), lambda: x.to("tpu")):
+            try:
+                use()
+                print("no error")
+            except ValueError as error:
+                print(error)
+        """,
+        TORCH_DEVICE_BACKEND_AUTOLOAD=None,
+        TORCHTPU_PLATFORM="cpu",
+        **{name: value},
+    )
+    warned, grad, *errors = out.splitlines()
+    said = f"{name}={value!r} is not valid: expected "
+    assert f"the tpu device cannot be used: {said}" in warned
+    assert grad == "[2.0, 2.0]"
+    assert len(errors) == 4 and all(error.startswith(said) for error in errors)
+
+
 def test_public_names():
     import torchtpu
 

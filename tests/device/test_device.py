@@ -57,6 +57,9 @@ def test_accelerator():
         x = torch.ones(4, device=torch.accelerator.current_accelerator())
     torch.accelerator.synchronize()
     assert torch.accelerator.memory_allocated() >= 16
+    if hasattr(torch.accelerator, "get_memory_info"):
+        free, total = torch.accelerator.get_memory_info()
+        assert 0 < free <= total == tpu.mem_get_info()[1]
     stream = torch.accelerator.current_stream()
     assert stream.device == torch.device("tpu:0")
     torch.accelerator.set_stream(stream)

@@ -1,5 +1,6 @@
 """What crosses processes: saved files, DataLoader workers, forks."""
 
+import pickle
 import warnings
 
 import pytest
@@ -25,6 +26,27 @@ def test_save_and_load(tmp_path):
     assert torch.equal(other.weight, model.weight)
 
 
+@pytest.mark.parametrize("zipped", [True, False])
+def test_other_ways_to_load(tmp_path, zipped):
+    path = tmp_path / "x.pt"
+    torch.save(torch.arange(3.0, device="tpu"), path, _use_new_zipfile_serialization=zipped)
+    for location in ({"tpu:0": "cpu"}, lambda storage, where: storage, torch.device("cpu")):
+        assert torch.load(path, map_location=location).device.type == "cpu"
+    if zipped:
+        assert torch.load(path, map_location="tpu", mmap=True).tolist() == [0.0, 1.0, 2.0]
+    with pytest.raises(RuntimeError, match="device 99"):
+        torch.load(path, map_location="tpu:99")
+    torch.save(nn.Linear(2, 2).to("tpu"), path, _use_new_zipfile_serialization=zipped)
+    assert torch.load(path, weights_only=False).weight.is_tpu
+
+
+def test_pickle():
+    x = torch.arange(3, device="tpu")
+    other, generator = pickle.loads(pickle.dumps((x, torch.Generator(device="tpu").manual_seed(5))))
+    assert other.is_tpu and other.tolist() == [0, 1, 2]
+    assert generator.device == x.device and generator.initial_seed() == 5
+
+
 def test_load_without_the_package(tmp_path, run_python):
     path = tmp_path / "state.pt"
     torch.save({"w": torch.arange(4.0, device="tpu")}, path)
@@ -36,6 +58,8 @@ def test_load_without_the_package(tmp_path, run_python):
         TORCH_DEVICE_BACKEND_AUTOLOAD=0,
     )
     assert out.strip() == "[0.0, 1.0, 2.0, 3.0] False"
+    error = run_python(f"import torch; torch.load({str(path)!r})", fails=True, TORCH_DEVICE_BACKEND_AUTOLOAD=0)
+    assert "tpu:0" in error
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -50,6 +74,16 @@ def test_data_loader(workers):
             assert x.is_pinned() and y.is_pinned()
             total += x.to("tpu", non_blocking=True).sum().item()
     assert total == 66.0
+
+
+def test_data_loader_with_spawned_workers():
+    torch.ones(1, device="tpu")
+    loader = DataLoader(
+        TensorDataset(torch.arange(6.0)), batch_size=3, num_workers=1, pin_memory=True, multiprocessing_context="spawn",
+        persistent_workers=True,
+    )
+    for _ in range(2):
+        assert [x.to("tpu", non_blocking=True).tolist() for (x,) in loader] == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
 
 
 def test_fork_gives_a_clear_error(run_python):
@@ -96,7 +130,8 @@ def test_fork_before_the_runtime_starts_is_fine(run_python):
         import torch, torchtpu
         print(torch.tpu.is_available(), flush=True)
         pid = os.fork()
-        print(torch.ones(2, device="tpu").sum().item(), flush=True)
+        line = f"{torch.ones(2, device='tpu').sum().item()}\\n"
+        os.write(1, line.encode())  # in one piece: both processes write
         if pid == 0:
             os._exit(0)
         os.waitpid(pid, 0)

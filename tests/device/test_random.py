@@ -46,6 +46,20 @@ def test_state():
     assert (seed, offset) == (3, 0)
 
 
+def test_state_is_what_dtensor_expects():
+    random = pytest.importorskip("torch.distributed.tensor._random")
+    kind = getattr(random, "_PhiloxState", None)
+    if kind is None:
+        pytest.skip("this PyTorch has no _PhiloxState")
+    tpu.manual_seed(7)
+    torch.rand(5, device="tpu")
+    state = kind(tpu.get_rng_state())
+    assert int(state.seed) == 7 and int(state.offset) > 0 and int(state.offset) % 4 == 0
+    state.offset = torch.tensor([4])
+    tpu.set_rng_state(state.state)
+    assert tpu.default_generators[0].get_offset() == 4
+
+
 def test_fork_rng():
     tpu.manual_seed(3)
     first = torch.rand(4, device="tpu")

@@ -152,3 +152,31 @@ def test_expanded_input_and_out(mode):
     small = torch.empty(0, device="tpu")
     torch.mul(x, 2, out=small)
     assert small.shape == (3, 4) and small.cpu().tolist() == (x * 2).cpu().tolist()
+
+
+LAZY = {
+    "conj": lambda z: z.conj(),
+    "imaginary part of conj": lambda z: z.conj().imag,
+    "transposed conj": lambda z: z.conj().t(),
+    "slice of conj": lambda z: z.conj()[1:, ::2],
+    "adjoint": lambda z: z.mH,
+}
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_lazy_conjugate_and_negative_are_part_of_the_view(name, mode):
+    """`conj()` and the imaginary part of a conjugate are views with a bit: reads and writes must honour it."""
+    results = []
+    for device in ("cpu", "tpu"):
+        z = (torch.arange(9.0) + 1j * (torch.arange(9.0) + 1)).reshape(3, 3).to(device)
+        v = LAZY[name](z)
+        found = [v.clone(), v * 2, v.sum(), v.contiguous().clone(), v.to(torch.complex128)]
+        v.mul_(3)
+        v[0] = 5 + 0 * v[0]
+        v.copy_(v.clone() + 1)
+        found += [v, z, torch.cat([v, v])]
+        out = torch.empty_like(z).conj()
+        torch.mul(z, 2, out=out)
+        results.append([t.cpu() for t in (*found, out)])
+    for got, want in zip(*results[::-1], strict=True):
+        torch.testing.assert_close(got, want)

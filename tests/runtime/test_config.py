@@ -7,6 +7,7 @@ def test_defaults(monkeypatch):
     for name in config.SETTINGS:
         monkeypatch.delenv(name, raising=False)
         assert config.get(name) == config.SETTINGS[name].default
+    config.check()
     monkeypatch.setenv("TORCHTPU_EAGER_MODE", "")
     assert config.get("TORCHTPU_EAGER_MODE") == "strict"
 
@@ -20,9 +21,9 @@ def test_defaults(monkeypatch):
         ("TORCHTPU_MEMORY_LIMIT", "1GiB", 2**30),
         ("TORCHTPU_MEMORY_LIMIT", "1.5 MiB", 3 * 2**19),
         ("TORCHTPU_MEMORY_LIMIT", "2gb", 2 * 10**9),
+        ("TORCHTPU_MEMORY_LIMIT", "0", 0),
         ("TORCHTPU_NAN_CHECK", "1", True),
         ("TORCHTPU_NAN_CHECK", "off", False),
-        ("TORCHTPU_DEBUG", "0", 0),
     ],
 )
 def test_values(monkeypatch, name, text, value):
@@ -40,6 +41,7 @@ def test_values(monkeypatch, name, text, value):
         ("TORCHTPU_CPU_DEVICES", "many", "1 or more"),
         ("TORCHTPU_MEMORY_LIMIT", "1 parsec", "number of bytes"),
         ("TORCHTPU_MEMORY_LIMIT", "-1", "number of bytes"),
+        ("TORCHTPU_MEMORY_LIMIT", "0.5", "number of bytes"),
         ("TORCHTPU_FALLBACK", "never", "warn, error, silent"),
         ("TORCHTPU_NAN_CHECK", "2", "0 or 1"),
         ("TORCHTPU_MAX_WINDOW", "0", "1 or more"),
@@ -52,6 +54,8 @@ def test_bad_values_name_the_variable_and_what_is_allowed(monkeypatch, name, tex
         config.get(name)
     assert allowed in str(raised.value)
     assert repr(text) in str(raised.value)
+    with pytest.raises(ValueError, match=name):
+        config.check()
 
 
 def test_every_setting_is_described():

@@ -103,7 +103,10 @@ def _across(array: Any, device_index: int) -> Any:
 
 
 def install() -> None:
-    """Connects the native core with the Python packages and applies the settings of the environment. Idempotent."""
+    """Connects the native core with the Python packages and applies the settings of the environment. Idempotent.
+
+    Raises ValueError, after all is connected, when a setting is not valid.
+    """
     global _installed
     if _installed:
         return
@@ -126,12 +129,13 @@ def install() -> None:
         "user_line": errors.user_line,
         "nan_check": _nan_check,
     })
+    host_operators.register()
+    shutdown.register()
+    config.check()
     _C._set_policy(
         config.get("TORCHTPU_MAX_WINDOW"), 2, config.get("TORCHTPU_FUSED_COMPILE") == "background", config.get("TORCHTPU_NAN_CHECK")
     )
     limit = config.get("TORCHTPU_MEMORY_LIMIT")
     if limit:
         _C._set_memory_limit(limit)
-    host_operators.register()
-    shutdown.register()
     modes.set_eager_mode(config.get("TORCHTPU_EAGER_MODE"))

@@ -19,12 +19,23 @@ from jax import lax
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """A tensor's view of its storage; strides and offset count elements of `dtype`."""
+    """A tensor's view of its storage; strides and offset count elements of `dtype`.
+
+    conj, neg: PyTorch's lazy conjugate and negative, part of the view.
+    """
 
     dtype: np.dtype
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     offset: int
+    conj: bool = False
+    neg: bool = False
+
+    def bits(self, value: jax.Array) -> jax.Array:
+        """The stored elements as the tensor's, or the reverse."""
+        if self.conj:
+            value = lax.conj(value)
+        return lax.neg(value) if self.neg else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +138,10 @@ def _extend(flat: jax.Array, length: int) -> jax.Array:
 
 def read(base: jax.Array | None, view: View) -> jax.Array:
     """The tensor's elements as an array of its own shape. `base` is None for memory that was never written (zeros)."""
+    return view.bits(_read(base, view))
+
+
+def _read(base: jax.Array | None, view: View) -> jax.Array:
     if base is None or 0 in view.sizes:
         return jnp.zeros(view.sizes, view.dtype)
     if base.dtype != view.dtype:
@@ -172,6 +187,12 @@ def write(
 
     whole: the view covers the storage exactly once, so nothing of `base` remains.
     """
+    return _write(base, view, view.bits(value), dtype, shape, whole)
+
+
+def _write(
+    base: jax.Array | None, view: View, value: jax.Array, dtype: np.dtype, shape: tuple[int, ...], whole: bool
+) -> jax.Array:
     if whole:
         return to_memory(value, view, shape)
     if base is None:
@@ -180,7 +201,7 @@ def write(
         return base
     if base.dtype != view.dtype:
         flat = reinterpret(base.reshape(-1), view.dtype)
-        flat = write(flat, view, value, view.dtype, flat.shape, False)
+        flat = _write(flat, view, value, view.dtype, flat.shape, False)
         return reinterpret(flat, dtype)[: math.prod(shape)].reshape(shape)
     overlapping = any(s == 0 and n > 1 for n, s in zip(view.sizes, view.strides, strict=True))
     found = None if overlapping else plan(base.shape, view.sizes, view.strides, view.offset)

@@ -59,8 +59,8 @@ class Signature:
         self.default_float: torch.dtype = told["default_float"]
         self.random: bool = told["random"]
         self.operands = [
-            Operand(slot, views.View(dtypes.to_numpy_dtype(dtype), tuple(sizes), tuple(strides), offset), dtype)
-            for slot, dtype, sizes, strides, offset in told["operands"]
+            Operand(slot, views.View(dtypes.to_numpy_dtype(dtype), tuple(sizes), tuple(strides), offset, conj, neg), dtype)
+            for slot, dtype, sizes, strides, offset, conj, neg in told["operands"]
         ]
         self.slots = told["slots"]
         self.needs: list[int] = told.get("needs", [])

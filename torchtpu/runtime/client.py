@@ -23,6 +23,7 @@ def _start() -> tuple[str, tuple[Any, ...]]:
     if _started is None:
         with _lock:
             if _started is None:
+                config.check()
                 ours = not _platform.jax_has_started()
                 # Before XLA makes its threads, so that a fork from now on is recognised in the child.
                 _C._mark_runtime_started()
@@ -45,7 +46,8 @@ def started() -> bool:
 
 
 def platform() -> str:
-    """"tpu", "cuda" or "cpu". Starts the client; raises NoDeviceError or, in a forked child, RuntimeError."""
+    """"tpu", "cuda" or "cpu". Starts the client; raises NoDeviceError, ValueError or, in a forked child,
+    RuntimeError."""
     return _start()[0]
 
 
@@ -63,13 +65,14 @@ def device(index: int) -> Any:
 
 
 def device_count() -> int:
-    """Number of devices. Raises NoDeviceError.
+    """Number of devices. Raises NoDeviceError, and ValueError for a bad TORCHTPU_* variable.
 
     Where it can be told without starting XLA (the CPU client), nothing is started: PyTorch's autograd engine asks
     in every process that calls `backward`, also for models that live on the CPU.
     """
     if _started is not None:
         return len(_started[1])
+    config.check()
     if _platform.is_surely_cpu() and not _platform.jax_has_started():
         if not _jax_installed():
             raise NoDeviceError("tpu: JAX is not installed. Install it: pip install torchtpu")
