@@ -81,6 +81,14 @@ struct Signature {
   PyRef description; // torchtpu.program.signature.Signature
 };
 
+// Fills a call from its arguments: the key's words, the tensors and the scalars.
+void scan(Call& call, OperatorInfo& info, const torch::jit::Stack& stack, size_t base);
+// Asks PyTorch for sizes, strides and dtypes of the results, and for its errors. `arguments` receives the stand-ins that
+// it was asked about, none for a structured operator. Returns false where nobody knows.
+bool run_meta(const Call& call, const torch::jit::Stack& stack, size_t base, torch::jit::Stack& meta, torch::jit::Stack& arguments);
+// Whether this call comes from asking for a structured operator's shapes and computes nothing.
+bool is_probe(const c10::OperatorHandle& op);
+
 // Boxed kernel of every operator on the device.
 void record_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 // The key set of our tensors. The CPU's bit never wins dispatch; it makes PyTorch treat the tensors as ordinary dense
