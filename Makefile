@@ -16,11 +16,12 @@ RUN   := $(VENV)/bin/python
 SETUP := $(PYTHON) scripts/set_up.py --venv $(VENV) --pip-flags "$(PIP_FLAGS)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test lint demo losses sentences bench soak clean distclean
+.PHONY: help setup build test lint conformance demo losses sentences bench soak clean distclean
 
 help:
 	@echo "make demo       train a small GPT on the device: progress, sample, table of speeds, plot"
 	@echo "make test       checks (ruff, mypy) and all tests; CI runs this"
+	@echo "make conformance  PyTorch's operator databases on the device: hours; ARGS=\"--dtypes float32\" for a part"
 	@echo "make build      environment, packages, native core"
 	@echo "make lint       ruff and mypy"
 	@echo "make bench      the speed table (ARGS=\"--rows gpt-tiny --rounds 5\")"
@@ -38,6 +39,10 @@ test: lint
 lint: setup
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+
+# Appends to build/conformance.jsonl and goes on where it was ended; ARGS=--fresh starts anew.
+conformance: setup
+	OMP_NUM_THREADS=1 $(RUN) -m conformance --samples 4 --workers $(JOBS) --report $(ARGS)
 
 demo: setup
 	@$(RUN) examples/train_gpt.py $(ARGS)

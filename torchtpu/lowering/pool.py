@@ -425,7 +425,7 @@ def _fractional(x, kernel, output_size, samples, n):
         window = starts[..., :, None] + jnp.arange(kernel[i])
         expand = [1] * (2 * n)
         expand[2 * i], expand[2 * i + 1] = outs[i], kernel[i]
-        place = place * sizes[i] + window.reshape(*window.shape[:2], *expand)
+        place = place * sizes[i] + window.reshape(*window.shape[:-2], *expand)
     order = [0, 1] + [2 + 2 * i for i in range(n)] + [3 + 2 * i for i in range(n)]
     full = jnp.broadcast_to(place, (*flat.shape[:2], *place.shape[2:]))
     places = jnp.transpose(full, order).reshape(*flat.shape[:2], -1)
