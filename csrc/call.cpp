@@ -275,6 +275,7 @@ OperatorInfo::OperatorInfo(const c10::OperatorHandle& handle)
     out.is_write = argument.alias_info() && argument.alias_info()->isWrite();
     out.is_out = argument.is_out();
     out.reads = !out.is_out;
+    has_out = has_out || out.is_out;
     out.one_is_static = argument.name() == "alpha" || argument.name() == "beta";
     arguments.push_back(out);
   }

@@ -61,6 +61,7 @@ OperatorInfo& info_of(const c10::OperatorHandle& op) {
     entry->id = uint32_t(tables().operators.size());
   }
   if (!entry->described) {
+    entry->functional = functional_overload(*entry);
     describe_operator(*entry);
   }
   return *entry;
@@ -90,13 +91,34 @@ ResultInfo result_info(const at::Tensor& meta) {
 // Thrown when the sizes of an operator's results are known only after it ran.
 struct NoShapes {};
 
+// Whether the call writes some element of a tensor through more than one place of a view.
+bool overlaps(const Call& call) {
+  return std::any_of(call.operands.begin(), call.operands.end(), [&](const Operand& operand) {
+    const auto& argument = call.info->arguments[operand.argument];
+    return (argument.is_write || argument.is_out) && at::has_internal_overlap(operand.tensor) == at::MemOverlap::Yes;
+  });
+}
+
 // Makes the signature of a call seen for the first time. Returns null after it changed an `out=` argument's size, which
 // makes the call another one.
 Signature* make_signature(Call& call, const torch::jit::Stack& stack, size_t base) {
   const auto& info = *call.info;
   const auto& schema = info.op.schema();
   torch::jit::Stack meta, meta_arguments;
-  const bool known = run_meta(call, stack, base, meta, meta_arguments);
+  bool structured = false;
+  const bool known = run_meta(call, stack, base, meta, meta_arguments, structured);
+  if (!structured && !info.written.empty()) {
+    if ((!known && !(info.has_out && info.functional)) || overlaps(call)) {
+      ask_cpu(call, stack, base);
+    }
+    bool resized = false;
+    if (info.functional && !fit_outs(call, info_of(*info.functional), stack, base, resized) && !known && info.has_out) {
+      throw NoShapes();
+    }
+    if (resized) {
+      return nullptr;
+    }
+  }
   if (known) {
     bool resized = false;
     for (size_t i = 0; i < info.arguments.size(); ++i) {
@@ -169,9 +191,6 @@ Signature* make_signature(Call& call, const torch::jit::Stack& stack, size_t bas
         continue;
       }
       written_operands.push_back(o);
-      if (info.arguments[a].reads || info.arguments[a].is_out) { // a fill may write an element twice
-        at::assert_no_internal_overlap(operand.tensor);
-      }
       const bool whole = covers_storage(operand.tensor);
       if (!whole) {
         signature->needs[operand.slot] = 1;
@@ -352,6 +371,8 @@ void record_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit
     return;
   }
   bool run_on_cpu = false;
+  OperatorInfo* plain = nullptr; // run instead, and its results copied to the `out=` arguments
+  OperatorInfo* asked = nullptr;
   {
     Lock lock;
     auto& info = info_of(op);
@@ -371,18 +392,38 @@ void record_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit
           }
         }
       } catch (const NoShapes&) {
-        info.lowered = false;
-        run_on_cpu = true;
+        if (info.functional) {
+          plain = &info_of(*info.functional);
+          asked = &info;
+        } else {
+          info.lowered = false;
+          run_on_cpu = true;
+        }
       } catch (const c10::Error& error) {
         if (mode() == Mode::Debug && callbacks().explain_call) {
           throw_explained(error, call, *stack, base);
         }
         throw;
       }
-      if (!run_on_cpu) {
+      if (!run_on_cpu && !plain) {
         record(call, *signature, stack, base);
       }
     }
+  }
+  if (plain) {
+    torch::jit::Stack results;
+    for (size_t i = 0; i < n; ++i) {
+      if (!asked->arguments[i].is_out) {
+        results.push_back((*stack)[base + i]);
+      }
+    }
+    if (plain->op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) {
+      at::AutoDispatchBelowADInplaceOrView below;
+      plain->op.callBoxed(results);
+    } else {
+      record_boxed(plain->op, {}, &results);
+    }
+    write_outs(*asked, results, stack, base);
   }
   if (run_on_cpu) {
     note_fallback(op.schema().name(), op.schema().overload_name());

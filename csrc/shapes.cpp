@@ -2,6 +2,8 @@
 #include "recorder.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/native/Resize.h>
+#include <c10/core/ScalarType.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 namespace torchtpu {
@@ -103,9 +105,11 @@ bool run_structured(const Call& call, const torch::jit::Stack& stack, size_t bas
 
 // Asks PyTorch for sizes, strides and dtypes of the results. Where its meta kernel refuses, the CPU is asked on zeros,
 // so that the error has the text that users know. Returns false where nobody knows.
-bool run_meta(const Call& call, const torch::jit::Stack& stack, size_t base, torch::jit::Stack& meta, torch::jit::Stack& arguments) {
+bool run_meta(
+    const Call& call, const torch::jit::Stack& stack, size_t base, torch::jit::Stack& meta, torch::jit::Stack& arguments, bool& structured) {
   constexpr int64_t kLargest = int64_t(1) << 26; // elements that are worth allocating for an error's text
-  if (run_structured(call, stack, base, meta)) {
+  structured = run_structured(call, stack, base, meta);
+  if (structured) {
     return true;
   }
   std::exception_ptr refusal;
@@ -123,6 +127,130 @@ bool run_meta(const Call& call, const torch::jit::Stack& stack, size_t base, tor
     return false;
   }
   std::rethrow_exception(refusal);
+}
+
+void ask_cpu(const Call& call, const torch::jit::Stack& stack, size_t base) {
+  constexpr int64_t kLargest = int64_t(1) << 20; // elements; asked once for each signature
+  if (call.largest > kLargest || call.operands.size() > 64) {
+    return;
+  }
+  torch::jit::Stack results, given;
+  try {
+    run_elsewhere(call, stack, base, c10::DeviceType::CPU, results, given);
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    if (text.find("not implemented for") == std::string::npos && text.find("Could not run") == std::string::npos) {
+      throw; // a dtype that only the CPU lacks is no error
+    }
+  }
+}
+
+std::optional<c10::OperatorHandle> functional_overload(const OperatorInfo& info) {
+  std::vector<const c10::Argument*> plain;
+  for (const auto& argument : info.op.schema().arguments()) {
+    if (!argument.is_out()) {
+      plain.push_back(&argument);
+    }
+  }
+  auto wanted = info.name;
+  if (!info.has_out) {
+    if (wanted.back() != '_' || wanted.ends_with("__")) {
+      return std::nullopt;
+    }
+    wanted.pop_back();
+  }
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.name != wanted) {
+      continue;
+    }
+    auto found = dispatcher.findSchema(name);
+    if (!found || found->schema().arguments().size() != plain.size()) {
+      continue;
+    }
+    bool same = true;
+    for (size_t i = 0; i < plain.size() && same; ++i) {
+      const auto& other = found->schema().arguments()[i];
+      same = !other.is_out() && other.name() == plain[i]->name() && *other.type() == *plain[i]->type();
+    }
+    if (same) {
+      return found;
+    }
+  }
+  return std::nullopt;
+}
+
+bool fit_outs(const Call& call, const OperatorInfo& functional, const torch::jit::Stack& stack, size_t base, bool& resized) {
+  Call plain;
+  plain.info = &functional;
+  plain.device = call.device;
+  plain.largest = call.largest;
+  plain.operands = call.operands;
+  bool structured = false;
+  torch::jit::Stack inputs, results, given;
+  std::vector<at::Tensor> outs;
+  for (size_t i = 0; i < call.info->arguments.size(); ++i) {
+    if (!call.info->arguments[i].is_out) {
+      inputs.push_back(stack[base + i]);
+    } else if (stack[base + i].isTensor()) {
+      outs.push_back(stack[base + i].toTensor());
+    }
+  }
+  const bool inplace = outs.empty();
+  if (inplace && stack[base].isTensor()) {
+    outs.push_back(stack[base].toTensor());
+  }
+  if (inplace) { // the functional form may itself be made of the in-place one, so only meta tensors are asked
+    try {
+      run_elsewhere(plain, inputs, 0, c10::DeviceType::Meta, results, given);
+    } catch (const std::exception&) {
+      return false;
+    }
+  } else if (!run_meta(plain, inputs, 0, results, given, structured)) {
+    return false;
+  }
+  if (results.size() != outs.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < outs.size(); ++i) {
+    if (!results[i].isTensor() || !results[i].toTensor().defined() || !outs[i].defined()) {
+      continue;
+    }
+    check_out_dtype(results[i].toTensor().scalar_type(), outs[i]);
+    if (outs[i].sizes() != results[i].toTensor().sizes()) {
+      TORCH_CHECK(
+          !inplace, "output with shape ", outs[i].sizes(), " doesn't match the broadcast shape ", results[i].toTensor().sizes());
+      at::native::resize_output(outs[i], results[i].toTensor().sizes());
+      resized = true;
+    }
+  }
+  return true;
+}
+
+void check_out_dtype(c10::ScalarType result, const at::Tensor& out) {
+  TORCH_CHECK(
+      c10::canCast(result, out.scalar_type()), "result type ", result, " can't be cast to the desired output type ", out.scalar_type());
+}
+
+void write_outs(const OperatorInfo& info, const torch::jit::Stack& results, torch::jit::Stack* stack, size_t base) {
+  std::vector<at::Tensor> outs;
+  for (size_t i = 0; i < info.arguments.size(); ++i) {
+    if (info.arguments[i].is_out) {
+      outs.push_back((*stack)[base + i].toTensor());
+    }
+  }
+  TORCH_INTERNAL_ASSERT(outs.size() == results.size());
+  at::AutoDispatchBelowADInplaceOrView below;
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const auto& result = results[i].toTensor();
+    check_out_dtype(result.scalar_type(), outs[i]);
+    at::native::resize_output(outs[i], result.sizes());
+    outs[i].copy_(result);
+  }
+  stack->resize(base);
+  for (auto& out : outs) {
+    stack->emplace_back(std::move(out));
+  }
 }
 
 } // namespace torchtpu

@@ -169,8 +169,9 @@ def find(op: torch._ops.OpOverload) -> Lowering | None:
 
 
 def written_arguments(op: torch._ops.OpOverload, entry: Lowering | None) -> list[str]:
-    """Names of the arguments an operator writes, in schema order, then the lowering's `mutates`."""
-    names = [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    """Names of the arguments an operator writes: `out=` ones, others in schema order, then the lowering's `mutates`."""
+    written = [a for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    names = [a.name for a in written if a.is_out] + [a.name for a in written if not a.is_out]
     for extra in entry.mutates if entry else ():
         if extra not in names:
             names.append(extra)
