@@ -65,13 +65,33 @@ py::dict read_counters() {
   return out;
 }
 
+py::list read_window_log() {
+  Lock lock;
+  py::list out;
+  for (const auto& w : window_log()) {
+    py::dict item;
+    item["content"] = w.content;
+    item["reason"] = w.reason;
+    item["how"] = w.how;
+    item["operations"] = w.operations;
+    item["inputs"] = w.inputs;
+    item["results"] = w.results;
+    item["lane"] = w.lane;
+    item["first"] = w.first;
+    item["start"] = w.start;
+    item["end"] = w.end;
+    out.append(item);
+  }
+  return out;
+}
+
 // The jax.Array of a tensor that covers its storage, for zero-copy exchange.
 py::object array_of(const at::Tensor& tensor) {
   Lock lock;
   TORCH_CHECK(tensor.device().type() == kTpu, "expected a tpu tensor, got one on ", tensor.device());
   Slot* slot = slot_of(tensor.unsafeGetTensorImpl());
   TORCH_CHECK(covers_storage(tensor.unsafeGetTensorImpl()) && slot->value, "the tensor is a view or was never written");
-  PyObject* array = recorder(slot->device).materialize(slot->value);
+  PyObject* array = materialize(slot->value);
   slot->value->exported = true;
   return py::reinterpret_borrow<py::object>(array);
 }
@@ -98,19 +118,25 @@ void bind_core(py::module_& m) {
   m.def("_reset_counters", [] { counters() = Counters(); });
   m.def("_mode", [] { return int(mode()); });
   m.def("_set_mode", [](int value) { set_mode(static_cast<Mode>(value)); }, py::call_guard<py::gil_scoped_release>());
-  m.def("_set_policy", [](size_t max_window, uint32_t sight, bool background, bool nan_check) {
-    policy() = {max_window, sight, background, nan_check};
+  m.def("_set_policy", [](size_t max_window, int64_t max_bytes, size_t max_programs, uint32_t sight, bool background, bool nan_check) {
+    policy() = {max_window, max_bytes, max_programs, sight, background, nan_check};
   });
   m.def("_cut_all", [](const std::string& reason) { cut_all(reason.c_str()); }, py::call_guard<py::gil_scoped_release>());
   m.def("_cut", [](c10::DeviceIndex d, const std::string& reason) { cut(d, reason.c_str()); }, py::call_guard<py::gil_scoped_release>());
+  m.def("_cut_lane", [](const std::string& reason) { cut_lane(reason.c_str()); }, py::call_guard<py::gil_scoped_release>());
+  m.def("_window_log", &read_window_log);
+  m.def("_clear_window_log", [] {
+    Lock lock;
+    clear_window_log();
+  });
   m.def("_synchronize", &synchronize, py::call_guard<py::gil_scoped_release>());
   m.def("_pending", [](c10::DeviceIndex d) {
     Lock lock;
-    return recorder_exists(d) ? recorder(d).pending() : size_t(0);
+    return pending_operations(d);
   });
   m.def("_programs", [](c10::DeviceIndex d) {
     Lock lock;
-    return recorder_exists(d) ? recorder(d).programs() : size_t(0);
+    return programs_of(d).count();
   });
   m.def("_array_of", &array_of);
   m.def("_tensor_of", &tensor_of);

@@ -106,6 +106,15 @@ inline uint64_t hash_words(const uint64_t* words, size_t n) {
   return h;
 }
 
+// FNV-1a: the same in every process.
+inline uint64_t hash_text(const std::string& text) {
+  uint64_t h = 0xCBF29CE484222325ull;
+  for (const char c : text) {
+    h = (h ^ uint8_t(c)) * 0x100000001B3ull;
+  }
+  return h;
+}
+
 // The Python functions that the core calls; set once by `_C._install`.
 struct Callbacks {
   PyRef describe_operator; // (name, overload) -> (kind, static names, written names, all static)

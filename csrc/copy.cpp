@@ -71,7 +71,7 @@ at::Tensor download(const at::Tensor& t) {
   out = at::empty_strided(src.sizes(), src.strides(), src.options().device(at::kCPU).pinned_memory(false));
   auto& r = recorder(src.device().index());
   const ValuePtr value = slot_of(src)->value;
-  PyObject* array = r.materialize(value);
+  PyObject* array = materialize(value);
   Gil gil;
   PyRef keep = PyRef::borrow(array);
   checked(PyObject_CallFunction(
@@ -105,7 +105,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
     at::Tensor moved = make_tensor(src.sizes(), src.strides(), src.scalar_type(), dst.device().index());
     {
       Lock lock;
-      PyObject* array = recorder(src.device().index()).materialize(slot_of(src)->value);
+      PyObject* array = materialize(slot_of(src)->value);
       recorder(dst.device().index());
       auto value = c10::make_intrusive<Value>(slot_of(src)->value->spec, dst.device().index());
       Gil gil;

@@ -99,6 +99,18 @@ bool overlaps(const Call& call) {
   });
 }
 
+uint64_t mark_of(const Call& call) {
+  std::vector<uint64_t> words{hash_text(call.info->name), hash_text(call.info->overload)};
+  for (const auto& operand : call.operands) {
+    const auto* tensor = operand.tensor;
+    words.push_back(uint64_t(c10::typeMetaToScalarType(tensor->dtype())) | uint64_t(operand.slot) << 8 | uint64_t(tensor->dim()) << 40);
+    words.push_back(uint64_t(tensor->storage_offset()));
+    words.insert(words.end(), tensor->sizes().begin(), tensor->sizes().end());
+    words.insert(words.end(), tensor->strides().begin(), tensor->strides().end());
+  }
+  return hash_words(words.data(), words.size());
+}
+
 // Makes the signature of a call seen for the first time. Returns null after it changed an `out=` argument's size, which
 // makes the call another one.
 Signature* make_signature(Call& call, const torch::jit::Stack& stack, size_t base) {
@@ -137,6 +149,7 @@ Signature* make_signature(Call& call, const torch::jit::Stack& stack, size_t bas
   }
   auto signature = std::make_unique<Signature>();
   signature->id = tables().next_signature++;
+  signature->mark = mark_of(call);
   signature->key = call.words;
   signature->info = &info;
   signature->random = info.random;
@@ -330,15 +343,9 @@ void record(Call& call, const Signature& signature, torch::jit::Stack* stack, si
   std::vector<ValuePtr> fresh;
   recorder.append(signature, call, fresh);
   push_returns(signature, call, fresh, stack, base);
-  try {
-    recorder.operation_done();
-  } catch (...) {
-    if (mode() != Mode::Fused) { // else the window that failed holds more than this operation
-      recorder.restore(signature, call);
-    }
-    throw;
-  }
+  recorder.operation_done();
 }
+
 } // namespace
 
 at::Tensor make_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype, c10::DeviceIndex device) {

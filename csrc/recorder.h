@@ -72,6 +72,7 @@ struct ReturnInfo {
 
 struct Signature {
   uint32_t id = 0;
+  uint64_t mark = 0; // a hash of operator and operands, the same in every process
   std::vector<uint64_t> key;
   const OperatorInfo* info = nullptr;
   std::vector<uint8_t> needs; // for each slot: whether the operation needs its old value

@@ -27,6 +27,7 @@ struct Value : c10::intrusive_ptr_target {
   PyRef array; // jax.Array once computed
   uint64_t window = 0; // the window in which `code` means this value
   uint32_t code = 0;
+  uint32_t lane = 0; // of that window
   std::shared_ptr<std::string> error; // set when the operation that makes it has failed
 };
 using ValuePtr = c10::intrusive_ptr<Value>;

@@ -112,6 +112,13 @@ SETTINGS: dict[str, Setting] = {
             "TORCHTPU_MAX_WINDOW", int, 4096, _whole(1), "In Fused: the number of operations after which a window is cut."
         ),
         _setting(
+            "TORCHTPU_MAX_WINDOW_BYTES", int, 8 << 30, _bytes(), "In Fused: the bytes of results after which a window is cut."
+        ),
+        _setting(
+            "TORCHTPU_MAX_PROGRAMS", int, 8192, _whole(16),
+            "Compiled programs kept in memory for each device; the least recently used go first.",
+        ),
+        _setting(
             "TORCHTPU_FUSED_COMPILE", str, "background", _choice("background", "sync"),
             "In Fused: compile a new window in the background while its parts run, or at once.",
         ),

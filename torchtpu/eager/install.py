@@ -133,7 +133,12 @@ def install() -> None:
     shutdown.register()
     config.check()
     _C._set_policy(
-        config.get("TORCHTPU_MAX_WINDOW"), 2, config.get("TORCHTPU_FUSED_COMPILE") == "background", config.get("TORCHTPU_NAN_CHECK")
+        config.get("TORCHTPU_MAX_WINDOW"),
+        config.get("TORCHTPU_MAX_WINDOW_BYTES"),
+        config.get("TORCHTPU_MAX_PROGRAMS"),
+        2,
+        config.get("TORCHTPU_FUSED_COMPILE") == "background",
+        config.get("TORCHTPU_NAN_CHECK"),
     )
     limit = config.get("TORCHTPU_MEMORY_LIMIT")
     if limit:

@@ -57,4 +57,4 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     from torchtpu import _C
 
     if _C._mode() == _NAMES.index("fused"):
-        _C._cut_all("optimizer step")
+        _C._cut_lane("optimizer step")

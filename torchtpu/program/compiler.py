@@ -58,12 +58,17 @@ class Program:
 
 
 def build(window: dict[str, Any], wait: bool) -> Program:
-    """The program of a window: compiled when `wait`, else handed to the background."""
+    """The program of a window: compiled when `wait`, else handed to the background.
+
+    Raises what JAX raises for a window of one operation; a larger one that cannot be compiled is marked as failed.
+    """
     program = Program(WindowFunction(window), window["donated"], window["device"])
-    if wait:
+    if not wait:
+        _submit(program)
+    elif program.operations == 1:
         program.compile()
     else:
-        _submit(program)
+        _compile_whole(program)
     return program
 
 
@@ -78,9 +83,12 @@ def _submit(program: Program) -> None:
 
 
 def _compile_in_background(program: Program) -> None:
+    if threading.main_thread().is_alive():  # else the process is ending
+        _compile_whole(program)
+
+
+def _compile_whole(program: Program) -> None:
     global _warned
-    if not threading.main_thread().is_alive():
-        return  # the process is ending
     try:
         program.compile()
     except Exception as error:
