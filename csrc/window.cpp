@@ -3,6 +3,7 @@
 
 #include "device.h"
 
+#include <algorithm>
 #include <atomic>
 
 namespace torchtpu {
@@ -12,6 +13,7 @@ namespace {
 std::atomic<Mode> current_mode{Mode::Strict};
 constexpr size_t kMaxChecks = 1024; // unread error flags before the oldest are looked at
 constexpr size_t kMinWindow = 256; // operations that a window cut by content has at least
+constexpr size_t kFirstLook = 1024; // operations after which a window is searched for a loop, and again at each doubling
 
 uint64_t next_window = 1; // under the recorder's lock; a window's number is its own among all lanes
 
@@ -127,7 +129,11 @@ void Recorder::operation_done() {
       if (n >= kMinWindow && anchors_.contains(mark_)) {
         flush("period");
       } else if (n >= policy().max_window || window_.bytes >= policy().max_bytes) {
-        cut_by_content();
+        cut_by_content(0, "size limit");
+      } else if (n >= kFirstLook && (n & (n - 1)) == 0) {
+        if (const size_t period = window_.period()) {
+          cut_by_content(n - period, "period");
+        }
       }
       return;
     }
@@ -141,14 +147,25 @@ void Recorder::operation_done() {
   }
 }
 
-void Recorder::cut_by_content() {
+// The least number of operations after which the window's end repeats itself three times over, or 0.
+size_t Window::period() const {
+  const size_t n = marks.size();
+  for (size_t d = 1; d <= n / 3; ++d) {
+    if (marks[n - 1] == marks[n - 1 - d] && std::equal(marks.end() - int64_t(2 * d), marks.end(), marks.end() - int64_t(3 * d))) {
+      return d;
+    }
+  }
+  return 0;
+}
+
+void Recorder::cut_by_content(size_t from, const char* reason) {
   const auto& marks = window_.marks;
   const size_t n = marks.size();
   if (n <= kMinWindow) {
-    flush("size limit");
+    flush(reason);
     return;
   }
-  size_t last = kMinWindow - 1;
+  size_t last = std::max(from, kMinWindow - 1);
   for (size_t i = last; i < n; ++i) {
     if (marks[i] <= marks[last]) {
       last = i;
@@ -160,7 +177,7 @@ void Recorder::cut_by_content() {
   }
   anchors_.insert(marks[last]);
   if (last + 1 == n) {
-    flush("size limit");
+    flush(reason);
     return;
   }
   // The operations after the cut are recorded anew into the next window.
@@ -184,7 +201,7 @@ void Recorder::cut_by_content() {
   externals.clear();
   std::exception_ptr failure;
   try {
-    run(head, "size limit");
+    run(head, reason);
   } catch (const std::exception&) {
     failure = std::current_exception();
   }

@@ -61,6 +61,7 @@ struct Window {
   ValuePtr result(SpecId spec, c10::DeviceIndex device, uint32_t lane);
   void add_result(const ValuePtr& value, uint32_t lane);
   Window head(size_t n) const;
+  size_t period() const;
 };
 
 // What torchtpu.explain() shows of a window that ran.
@@ -92,8 +93,9 @@ class Recorder {
 
  private:
   Window take_window();
-  // Cuts at the operation whose mark is least: wherever a loop's repeats begin in the window, they end at the same one.
-  void cut_by_content();
+  // Cuts at the operation, from `from` on, whose mark is least: wherever a loop's repeats begin in the window, they end
+  // at the same one.
+  void cut_by_content(size_t from, const char* reason);
   void run(Window& window, const char* reason);
   const char* run(Window& window);
   void run_whole(Window& window, Program& program, const std::vector<uint8_t>& alive);

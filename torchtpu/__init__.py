@@ -20,6 +20,7 @@ _WHERE = {
     "stats": "torchtpu.program.stats",
     "reset_stats": "torchtpu.program.stats",
     "fallbacks": "torchtpu.program.stats",
+    "explain": "torchtpu.program.explain",
     "wait_for_compiles": "torchtpu.program.compiler",
     "synchronize": "torchtpu.device",
 }
@@ -28,6 +29,7 @@ __all__ = [
     "__version__",
     "compile_count",
     "eager_mode",
+    "explain",
     "fallbacks",
     "get_eager_mode",
     "reset_stats",
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from torchtpu.device import synchronize
     from torchtpu.eager.modes import eager_mode, get_eager_mode, set_eager_mode
     from torchtpu.program.compiler import wait_for_compiles
+    from torchtpu.program.explain import explain
     from torchtpu.program.stats import compile_count, fallbacks, reset_stats, stats
 
 
