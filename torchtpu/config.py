@@ -88,7 +88,7 @@ SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
         _setting(
-            "TORCHTPU_EAGER_MODE", str, "strict", _choice("debug", "strict", "fused"),
+            "TORCHTPU_EAGER_MODE", str, "fused", _choice("debug", "strict", "fused"),
             "The eager mode at start-up; torchtpu.set_eager_mode changes it later.",
         ),
         _setting(
