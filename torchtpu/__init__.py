@@ -21,6 +21,9 @@ _WHERE = {
     "reset_stats": "torchtpu.program.stats",
     "fallbacks": "torchtpu.program.stats",
     "wait_for_compiles": "torchtpu.program.compiler",
+    "compile_report": "torchtpu.cache.report",
+    "forbid_compiles": "torchtpu.cache.report",
+    "CompileForbiddenError": "torchtpu.cache.report",
     "synchronize": "torchtpu.device",
 }
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-import time
 import warnings
 from typing import Any
 
 import jax
 from jax.sharding import SingleDeviceSharding
 
-from torchtpu.program import stats
+from torchtpu.cache.report import compiles_forbidden
+from torchtpu.cache.store import find_or_make
+from torchtpu.eager.errors import user_line
 from torchtpu.program.builder import WindowFunction
 from torchtpu.runtime import client
+from torchtpu.runtime.executable import Executable
 
 # Half types are rounded after every operation, as PyTorch does, whatever XLA fuses.
 _OPTIONS: dict[str, str | bool] = {"xla_allow_excess_precision": False}
@@ -27,40 +29,44 @@ _warned = False
 class Program:
     """A compiled window. The native core reads `call` (None until it is ready), `has_checks` and `failed`."""
 
-    def __init__(self, function: WindowFunction, donated: tuple[bool, ...], device_index: int):
+    def __init__(self, function: WindowFunction, donated: tuple[bool, ...], device_index: int, location: str = ""):
         self.function: WindowFunction | None = function
         self.donated = donated
         self.device_index = device_index
+        self.location = location  # the line of the user's code that asked for it
         self.call: Any = None
         self.has_checks = False
         self.failed = False
         self.checks: list[Any] = []
         self.operations = len(function.nodes)
         self.seconds = 0.0
+        self.executable: Executable | None = None
 
     def compile(self) -> None:
-        """Traces, lowers and compiles; raises what JAX raises."""
+        """Finds the program in the compile cache, or traces, lowers and compiles; raises what JAX raises."""
         function = self.function
         assert function is not None
-        start = time.perf_counter()
-        sharding = SingleDeviceSharding(client.device(self.device_index))
+        device = client.device(self.device_index)
         donations = function.donations(self.donated)
-        with jax.enable_x64(True):
-            jitted = jax.jit(function, donate_argnums=donations, keep_unused=True)
-            lowered = jitted.lower(*function.arguments(sharding))
-            compiled = lowered.compile(compiler_options=_OPTIONS)
-        self.checks = function.checks
+
+        def make() -> tuple[Executable, list[Any]]:
+            with jax.enable_x64(True):
+                jitted = jax.jit(function, donate_argnums=donations, keep_unused=True)
+                lowered = jitted.lower(*function.arguments(SingleDeviceSharding(device)))
+                compiled = lowered.compile(compiler_options=_OPTIONS)
+            return Executable.of(compiled, device), function.checks
+
+        found = find_or_make(function, donations, _OPTIONS, device, make, self.location)
+        self.executable, self.checks, self.seconds = found.executable, found.checks, found.seconds
         self.has_checks = bool(self.checks)
-        self.seconds = time.perf_counter() - start
-        stats.note_compile(self.seconds)
         self.function = None
-        self.call = compiled  # last: the core may look at any time
+        self.call = found.executable.call  # last: the core may look at any time
 
 
 def build(window: dict[str, Any], wait: bool) -> Program:
     """The program of a window: compiled when `wait`, else handed to the background."""
-    program = Program(WindowFunction(window), window["donated"], window["device"])
-    if wait:
+    program = Program(WindowFunction(window), window["donated"], window["device"], user_line())
+    if wait or compiles_forbidden():  # what is forbidden is an error here, not a warning in the background
         program.compile()
     else:
         _submit(program)
