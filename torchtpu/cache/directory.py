@@ -128,6 +128,13 @@ class Directory:
             raise
         self._keep_limit(len(data))
 
+    def probe(self) -> None:
+        """Raises OSError when no entry can be written."""
+        self.root.mkdir(mode=0o700 if self.private else 0o755, parents=True, exist_ok=True)
+        path = self.root / f".{secrets.token_hex(8)}.tmp"
+        path.write_bytes(b"")
+        path.unlink()
+
     def _keep_limit(self, written: int) -> None:
         if not self.limit:
             return

@@ -18,6 +18,7 @@ import numpy as np
 from torchtpu import config
 from torchtpu.cache import key as keys
 from torchtpu.cache import report
+from torchtpu.cache.archive import Archive
 from torchtpu.cache.directory import Directory, UnsafeError
 from torchtpu.cache.entry import CheckSpec, DamagedError, Entry, decode, exception_name, exception_type
 from torchtpu.lowering.call import Check
@@ -84,9 +85,10 @@ def directories() -> dict[str, Directory]:
 
 @dataclass
 class Store:
-    """The tiers of a process. directories: by name, in the order that they are asked."""
+    """The tiers of a process. directories: by name, in the order that they are asked. archives: asked after them."""
 
     directories: dict[str, Directory] = field(default_factory=directories)
+    archives: list[Archive] = field(default_factory=list)
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _read_only: set[str] = field(default_factory=set)
 
@@ -111,8 +113,9 @@ class Store:
         found = self._from_memory(key, device, where)
         if found is not None:
             return "memory", found
-        for name, directory in self.directories.items():
-            found = self._from_directory(name, directory, key, device, where)
+        sources: list[tuple[str, Directory | Archive]] = [*self.directories.items(), *(("archive", a) for a in self.archives)]
+        for name, source in sources:
+            found = self._from_source(name, source, key, device, where)
             if found is not None:
                 return name, found
         return None
@@ -129,11 +132,11 @@ class Store:
                 return None
         return Program(executable, _checks(kept.specs, where), kept.specs, kept.seconds)
 
-    def _from_directory(
-        self, name: str, directory: Directory, key: str, device: jax.Device, where: Callable[[int], Any]
+    def _from_source(
+        self, name: str, source: Directory | Archive, key: str, device: jax.Device, where: Callable[[int], Any]
     ) -> Program | None:
         try:
-            data = directory.read(key)
+            data = source.read(key)
             if data is None:
                 return None
             entry = decode(data, key)
@@ -141,9 +144,10 @@ class Store:
             checks = _checks(entry.checks, where)
             executable = Executable.deserialize(entry.executable, outputs, device)
         except (DamagedError, OSError, TypeError, IndexError, jax.errors.JaxRuntimeError) as error:
-            warn_once(f"unusable {name}", f"{directory.path(key)} is not used: {error}. torchtpu cache verify finds all such entries.")
-            if not isinstance(error, OSError):
-                directory.remove(key)
+            text = f"{source.path(key)} is not used: {error}. `torchtpu cache verify` finds all such entries."
+            warn_once(f"unusable {name}", text)
+            if isinstance(source, Directory) and not isinstance(error, OSError):
+                source.remove(key)
             return None
         if name != "disk":
             self._write("disk", key, data)
@@ -177,8 +181,9 @@ class Store:
             self._read_only.add(name)  # what it has can still be read
             if name == "disk":
                 warn_once(
-                    "write", f"nothing can be written to {directory.root}: {error.strerror or error}. New programs are kept "
-                    "in this process only. Free some space, name another directory in TORCHTPU_CACHE_DIR, or set TORCHTPU_CACHE=off.",
+                    "write",
+                    f"nothing can be written to {directory.root}: {error.strerror or error}. New programs are kept in this process "
+                    "only. Free some space, name another directory in TORCHTPU_CACHE_DIR, or set TORCHTPU_CACHE=off.",
                 )
 
     def entries(self) -> Iterator[tuple[str, bytes]]:

@@ -33,6 +33,12 @@ def loads() -> dict[str, int]:
         return dict(_loads)
 
 
+def programs() -> int:
+    """Number of programs that were compiled or found in the compile cache."""
+    with _lock:
+        return _compiles + sum(_loads.values())
+
+
 def note_fallback(name: str) -> None:
     """Counts an operator that ran on the CPU; warns once by name, or raises when TORCHTPU_FALLBACK=error."""
     from torchtpu import config
