@@ -83,10 +83,13 @@ def note(
 
 
 def _cause(description: Description, environment: Mapping[str, Any]) -> Difference | None:
-    """The first difference to the nearest of the last programs with the same operators: cheap, and enough to count."""
+    """What varies, when it is one thing without an end to its values, against the last programs of the same operators:
+    cheap, and enough to count."""
     alike = list(_known.get(structure(description), ()))[-_ALIKE:]
     found = [d for d in (_all(known, description, environment) for known in alike) if d]
-    return min(found, key=len)[0] if found else None
+    nearest = min(found, key=len, default=[])
+    kinds = {difference.kind for difference in nearest}
+    return nearest[0] if len(kinds) == 1 and not kinds & {"dtype", "environment"} else None
 
 
 def _all(known: _Known, description: Description, environment: Mapping[str, Any]) -> list[Difference]:

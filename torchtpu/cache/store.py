@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import warnings
@@ -113,12 +114,14 @@ class Store:
         found = self._from_memory(key, device, where)
         if found is not None:
             return "memory", found
-        sources: list[tuple[str, Directory | Archive]] = [*self.directories.items(), *(("archive", a) for a in self.archives)]
-        for name, source in sources:
+        for name, source in self._sources():
             found = self._from_source(name, source, key, device, where)
             if found is not None:
                 return name, found
         return None
+
+    def _sources(self) -> list[tuple[str, Directory | Archive]]:
+        return [*self.directories.items(), *(("archive", archive) for archive in self.archives)]
 
     def _from_memory(self, key: str, device: jax.Device, where: Callable[[int], Any]) -> Program | None:
         kept = self._kept.get(key)
@@ -126,6 +129,8 @@ class Store:
         if kept is None or executable is None:
             return None
         if executable.device != device:
+            if not executable.compiled:
+                return None  # the directory has it
             try:
                 executable = Executable.deserialize(executable.serialize(), executable.outputs, device)
             except jax.errors.JaxRuntimeError:
@@ -192,9 +197,21 @@ class Store:
             items = list(self._kept.items())
         for key, kept in items:
             executable = kept.executable()
-            data = _entry(key, kept, executable) if executable is not None else None
+            if executable is None:
+                continue
+            data = _entry(key, kept, executable) if executable.compiled else self._bytes(key)
             if data is not None:
                 yield key, data
+
+    def _bytes(self, key: str) -> bytes | None:
+        """A whole entry from wherever it still is."""
+        for _, source in self._sources():
+            with contextlib.suppress(OSError, DamagedError):
+                data = source.read(key)
+                if data is not None:
+                    decode(data, key)
+                    return data
+        return None
 
     def exclusively(self, key: str) -> ExitStack:
         """A `with` block that one process on this host runs at a time for a key, where there is a directory on disk."""

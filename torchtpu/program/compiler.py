@@ -50,9 +50,11 @@ class Program:
         donations = function.donations(self.donated)
 
         def make() -> tuple[Executable, list[Any]]:
+            here = SingleDeviceSharding(device)
             with jax.enable_x64(True):
-                jitted = jax.jit(function, donate_argnums=donations, keep_unused=True)
-                lowered = jitted.lower(*function.arguments(SingleDeviceSharding(device)))
+                # Said of the results too: a program without inputs would run on JAX's first device.
+                jitted = jax.jit(function, donate_argnums=donations, keep_unused=True, out_shardings=here)
+                lowered = jitted.lower(*function.arguments(here))
                 compiled = lowered.compile(compiler_options=_OPTIONS)
             return Executable.of(compiled, device), function.checks
 

@@ -24,12 +24,14 @@ class Executable:
     """A program on one device.
 
     call: takes the program's arrays and gives its results, a list of jax.Array. outputs: their dtypes and shapes.
+    compiled: whether it was compiled in this process and not read from bytes.
     """
 
-    __slots__ = ("__weakref__", "call", "device", "loaded", "outputs")
+    __slots__ = ("__weakref__", "call", "compiled", "device", "loaded", "outputs")
 
-    def __init__(self, loaded: Any, outputs: Sequence[Spec], device: jax.Device):
+    def __init__(self, loaded: Any, outputs: Sequence[Spec], device: jax.Device, compiled: bool):
         self.loaded = loaded
+        self.compiled = compiled
         self.outputs = tuple(outputs)
         self.device = device
         self.call = _caller(loaded, self.outputs, device)
@@ -38,10 +40,14 @@ class Executable:
     def of(cls, compiled: jax.stages.Compiled, device: jax.Device) -> Executable:
         """The executable of an ahead-of-time compilation whose result is a tuple of arrays."""
         outputs = [(np.dtype(out.dtype), tuple(out.shape)) for out in compiled.out_info]
-        return cls(compiled.runtime_executable(), outputs, device)
+        return cls(compiled.runtime_executable(), outputs, device, True)
 
     def serialize(self) -> bytes:
-        """The executable as bytes for the same kind of device. Raises jax.errors.JaxRuntimeError where XLA cannot."""
+        """The executable as bytes for the same kind of device. Raises jax.errors.JaxRuntimeError where XLA cannot.
+
+        Only for one that was compiled here: XLA's CPU client forgets the object code of one that was read from bytes.
+        """
+        assert self.compiled
         client: Any = self.device.client
         return client.serialize_executable(self.loaded)
 
@@ -59,7 +65,7 @@ class Executable:
             num_replicas=1, num_partitions=1, device_assignment=np.array([[device.id]])
         )
         loaded = client.deserialize_executable(data, xla_client.DeviceList((device,)), options)
-        return cls(loaded, outputs, device)
+        return cls(loaded, outputs, device, False)
 
 
 def _caller(loaded: Any, outputs: Sequence[Spec], device: jax.Device) -> Callable[..., list[jax.Array]]:
