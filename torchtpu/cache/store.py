@@ -191,6 +191,11 @@ class Store:
                     "only. Free some space, name another directory in TORCHTPU_CACHE_DIR, or set TORCHTPU_CACHE=off.",
                 )
 
+    def keys(self) -> list[str]:
+        """Keys of the programs that this process has compiled or loaded."""
+        with _lock:
+            return list(self._kept)
+
     def entries(self) -> Iterator[tuple[str, bytes]]:
         """The key and bytes of each program that this process compiled or loaded and can still run."""
         with _lock:
