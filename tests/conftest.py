@@ -1,13 +1,26 @@
 """Fixtures that all tests share."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 import pytest
 
 import torchtpu
+
+
+def pytest_configure(config):
+    """One compile cache for the session, all its workers and the processes that tests start; never the user's."""
+    if not hasattr(config, "workerinput"):
+        config.torchtpu_cache = os.environ["TORCHTPU_CACHE_DIR"] = tempfile.mkdtemp(prefix="torchtpu-tests-")
+
+
+def pytest_unconfigure(config):
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(config.torchtpu_cache, ignore_errors=True)
 
 
 @pytest.fixture(params=["debug", "strict", "fused"])

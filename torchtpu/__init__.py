@@ -22,24 +22,39 @@ _WHERE = {
     "fallbacks": "torchtpu.program.stats",
     "explain": "torchtpu.program.explain",
     "wait_for_compiles": "torchtpu.program.compiler",
+    "warmup": "torchtpu.cache.warmup",
+    "save_cache": "torchtpu.cache.archive",
+    "load_cache": "torchtpu.cache.archive",
+    "compile_report": "torchtpu.cache.report",
+    "forbid_compiles": "torchtpu.cache.report",
+    "CompileForbiddenError": "torchtpu.cache.report",
     "synchronize": "torchtpu.device",
 }
 
 __all__ = [
+    "CompileForbiddenError",
     "__version__",
     "compile_count",
+    "compile_report",
     "eager_mode",
     "explain",
     "fallbacks",
+    "forbid_compiles",
     "get_eager_mode",
+    "load_cache",
     "reset_stats",
+    "save_cache",
     "set_eager_mode",
     "stats",
     "synchronize",
     "wait_for_compiles",
+    "warmup",
 ]
 
 if TYPE_CHECKING:
+    from torchtpu.cache.archive import load_cache, save_cache
+    from torchtpu.cache.report import CompileForbiddenError, compile_report, forbid_compiles
+    from torchtpu.cache.warmup import warmup
     from torchtpu.device import synchronize
     from torchtpu.eager.modes import eager_mode, get_eager_mode, set_eager_mode
     from torchtpu.program.compiler import wait_for_compiles
@@ -68,7 +83,15 @@ def _loading_torch() -> bool:
     return bool(spec and getattr(spec, "_initializing", False))
 
 
-if not _loading_torch():
+def _is_command() -> bool:
+    """Whether this is the command line tool, which tells itself what is in the way."""
+    import sys
+
+    name = sys.argv[0].rpartition("/")[2] if sys.argv else ""
+    return name == "torchtpu" or (name == "-m" and "torchtpu" in sys.orig_argv)
+
+
+if not _loading_torch() and not _is_command():
     import torch  # noqa: F401  (loads the native core's libraries; runs the entry point)
 
     from torchtpu._autoload import register

@@ -35,10 +35,10 @@ def register() -> None:
     package has taken PyTorch's one place for a device from outside, ValueError for a bad TORCHTPU_* variable.
     """
     global _registered
+    import torch  # where this is the first import of it, the entry point registers the device
+
     if _registered:
         return
-    import torch
-
     taken = torch._C._get_privateuse1_backend_name()
     other = sys.modules.get("torch.tpu")
     if taken not in ("privateuseone", "tpu") or other is not None:

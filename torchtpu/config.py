@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 
@@ -79,6 +80,20 @@ def _bytes() -> tuple[str, Callable[[str], int]]:
     return "a number of bytes, with or without a unit (1073741824, 512MiB, 1GiB, 2GB)", parse
 
 
+def _folder() -> tuple[str, Callable[[str], Path]]:
+    return "a folder", lambda text: Path(text.strip()).expanduser()
+
+
+def _seconds() -> tuple[str, Callable[[str], float]]:
+    def parse(text: str) -> float:
+        value = float(text)
+        if not 0 <= value < float("inf"):
+            raise ValueError
+        return value
+
+    return "a number of seconds", parse
+
+
 def _setting(name: str, kind: type, default: Any, rule: tuple[str, Callable[[str], Any]], doc: str) -> Setting:
     allowed, parse = rule
     return Setting(name, kind, default, allowed, doc, parse)
@@ -121,6 +136,30 @@ SETTINGS: dict[str, Setting] = {
         _setting(
             "TORCHTPU_FUSED_COMPILE", str, "background", _choice("background", "sync"),
             "In Fused: compile a new window in the background while its parts run, or at once.",
+        ),
+        _setting("TORCHTPU_CACHE", bool, True, _flag(), "Keep compiled programs on disk and find them again there."),
+        _setting(
+            "TORCHTPU_CACHE_DIR", Path, None, _folder(), "Where they are kept. Unset: torchtpu in the user's cache folder."
+        ),
+        _setting(
+            "TORCHTPU_CACHE_SIZE", int, 2 << 30, _bytes(),
+            "Bytes of compiled programs in a directory; past it those used least recently are removed. 0: no limit.",
+        ),
+        _setting(
+            "TORCHTPU_SHARED_CACHE", Path, None, _folder(),
+            "A second directory for several hosts or users, asked after the first; it may be read-only.",
+        ),
+        _setting(
+            "TORCHTPU_CACHE_TRUST", bool, False, _flag(),
+            "Use directories of compiled programs that other users can write: whoever can may run code as you.",
+        ),
+        _setting(
+            "TORCHTPU_CACHE_WAIT", float, 120.0, _seconds(),
+            "How long to wait for another process on this host that compiles the same program, before doing it too.",
+        ),
+        _setting(
+            "TORCHTPU_RECOMPILE_WARNING", int, 10, _whole(0),
+            "Warn when one cause (a dimension that changes) has led to this many compiles. 0: never.",
         ),
     )
 }

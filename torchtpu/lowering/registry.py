@@ -168,6 +168,13 @@ def find(op: torch._ops.OpOverload) -> Lowering | None:
     return entry
 
 
+def is_foreign(op: torch._ops.OpOverload) -> bool:
+    """Whether the operator's lowering was registered by other code than this package."""
+    name = functional_name(op)
+    entry = _table.get(name) or _table.get(name.split(".")[0])  # ours need not be loaded for this
+    return entry is not None and not entry.fn.__module__.startswith(f"{__package__}.")
+
+
 def written_arguments(op: torch._ops.OpOverload, entry: Lowering | None) -> list[str]:
     """Names of the arguments an operator writes: `out=` ones, others in schema order, then the lowering's `mutates`."""
     written = [a for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]

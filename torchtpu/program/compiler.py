@@ -3,58 +3,85 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
+import os
 import threading
-import time
 import warnings
 from typing import Any
 
 import jax
 from jax.sharding import SingleDeviceSharding
 
-from torchtpu.program import stats
+from torchtpu.cache.report import compiles_forbidden
+from torchtpu.cache.store import find_or_make
+from torchtpu.eager.errors import user_line
 from torchtpu.program.builder import WindowFunction
 from torchtpu.runtime import client
+from torchtpu.runtime.executable import Executable
 
 # Half types are rounded after every operation, as PyTorch does, whatever XLA fuses.
-_OPTIONS: dict[str, str | bool] = {"xla_allow_excess_precision": False}
+_OPTIONS: dict[str, str | bool | int] = {"xla_allow_excess_precision": False}
+# On XLA's CPU client, for operations on little data: compiled in a third of the time, and the launch is what costs.
+_QUICK_OPTIONS: dict[str, str | bool | int] = {
+    **_OPTIONS, "xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False,
+}  # fmt: skip
+_QUICK_ELEMENTS = 4096  # of all operands and results
+_QUICK_PART_ELEMENTS = 1 << 20  # the same for a part of a window, which a whole program soon replaces
 
-_pool: concurrent.futures.ThreadPoolExecutor | None = None
+_pools: dict[str, concurrent.futures.ThreadPoolExecutor] = {}
 _pending: set[concurrent.futures.Future] = set()
 _lock = threading.Lock()
 _warned = False
 
 
 class Program:
-    """A compiled window. The native core reads `call` (None until it is ready), `has_checks` and `failed`."""
+    """A compiled window. The native core reads `call` (None until it is ready), `has_checks`, `failed` and `quick`."""
 
-    def __init__(self, function: WindowFunction, donated: tuple[bool, ...], device_index: int):
+    def __init__(
+        self, function: WindowFunction, donated: tuple[bool, ...], device_index: int, location: str = "", part: bool = False
+    ):
         self.function: WindowFunction | None = function
         self.donated = donated
         self.device_index = device_index
+        self.location = location  # the line of the user's code that asked for it
         self.call: Any = None
         self.has_checks = False
         self.failed = False
         self.checks: list[Any] = []
         self.operations = len(function.nodes)
         self.seconds = 0.0
+        self.executable: Executable | None = None
+        self.quick = self.operations == 1 and client.device(device_index).platform == "cpu" and _elements(function) <= (
+            _QUICK_PART_ELEMENTS if part else _QUICK_ELEMENTS
+        )  # fmt: skip
 
     def compile(self) -> None:
-        """Traces, lowers and compiles; raises what JAX raises."""
+        """Finds the program in the compile cache, or traces, lowers and compiles; raises what JAX raises."""
         function = self.function
         assert function is not None
-        start = time.perf_counter()
-        sharding = SingleDeviceSharding(client.device(self.device_index))
+        device = client.device(self.device_index)
         donations = function.donations(self.donated)
-        with jax.enable_x64(True):
-            jitted = jax.jit(function, donate_argnums=donations, keep_unused=True)
-            lowered = jitted.lower(*function.arguments(sharding))
-            compiled = lowered.compile(compiler_options=_OPTIONS)
-        self.checks = function.checks
+        options = _QUICK_OPTIONS if self.quick else _OPTIONS
+
+        def make() -> tuple[Executable, list[Any]]:
+            here = SingleDeviceSharding(device)
+            with jax.enable_x64(True):
+                # Said of the results too: a program without inputs would run on JAX's first device.
+                jitted = jax.jit(function, donate_argnums=donations, keep_unused=True, out_shardings=here)
+                lowered = jitted.lower(*function.arguments(here))
+                compiled = lowered.compile(compiler_options=options)
+            return Executable.of(compiled, device), function.checks
+
+        found = find_or_make(function, donations, options, device, make, self.location)
+        self.executable, self.checks, self.seconds = found.executable, found.checks, found.seconds
         self.has_checks = bool(self.checks)
-        self.seconds = time.perf_counter() - start
-        stats.note_compile(self.seconds)
-        self.function = None
-        self.call = compiled  # last: the core may look at any time
+        if not self.quick:
+            self.function = None
+        self.call = found.executable.call  # last: the core may look at any time
+
+
+def _elements(function: WindowFunction) -> int:
+    return sum(math.prod(shape) for _, shape in (*function.externals, *function.outputs()))
 
 
 def build(window: dict[str, Any], wait: bool) -> Program:
@@ -62,22 +89,45 @@ def build(window: dict[str, Any], wait: bool) -> Program:
 
     Raises what JAX raises for a window of one operation; a larger one that cannot be compiled is marked as failed.
     """
-    program = Program(WindowFunction(window), window["donated"], window["device"])
-    if not wait:
-        _submit(program)
-    elif program.operations == 1:
+    program = Program(WindowFunction(window), window["donated"], window["device"], user_line())
+    if program.operations == 1 or compiles_forbidden():  # what is forbidden is an error here, not a warning
         program.compile()
-    else:
+    elif wait:
         _compile_whole(program)
+    else:
+        _submit(program)
     return program
 
 
-def _submit(program: Program) -> None:
-    global _pool
+def build_parts(windows: list[dict[str, Any]]) -> list[Program | None]:
+    """Programs of one operation each, compiled side by side. None for one that cannot be: running it says why."""
+    location = user_line()
+    programs = [Program(WindowFunction(w), w["donated"], w["device"], location, part=True) for w in windows]
+    pool = _pool("torchtpu-parts", max(1, min(4, len(os.sched_getaffinity(0)))))
+    if compiles_forbidden():
+        return [None] * len(programs)
+    futures = [pool.submit(program.compile) for program in programs]
+    concurrent.futures.wait(futures)
+    return [program if future.exception() is None else None for program, future in zip(programs, futures, strict=True)]
+
+
+def improve(program: Program) -> None:
+    """Compiles a quickly compiled program again in the background, at XLA's full effort, since it runs often."""
+    if program.quick and program.function is not None and not compiles_forbidden():
+        program.quick = False
+        _submit(program)
+
+
+def _pool(name: str, workers: int) -> concurrent.futures.ThreadPoolExecutor:
     with _lock:
-        if _pool is None:
-            _pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="torchtpu-compile")
-        future = _pool.submit(_compile_in_background, program)
+        if name not in _pools:
+            _pools[name] = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix=name)
+        return _pools[name]
+
+
+def _submit(program: Program) -> None:
+    future = _pool("torchtpu-compile", 1).submit(_compile_in_background, program)
+    with _lock:
         _pending.add(future)
     future.add_done_callback(_pending.discard)
 
@@ -92,6 +142,8 @@ def _compile_whole(program: Program) -> None:
     try:
         program.compile()
     except Exception as error:
+        if program.call is not None:
+            return  # what there was before still serves
         program.failed = True
         if not _warned:
             _warned = True

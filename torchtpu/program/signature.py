@@ -62,7 +62,7 @@ class Signature:
             Operand(slot, views.View(dtypes.to_numpy_dtype(dtype), tuple(sizes), tuple(strides), offset, conj, neg), dtype)
             for slot, dtype, sizes, strides, offset, conj, neg in told["operands"]
         ]
-        self.slots = told["slots"]
+        self.description: str | None = None  # as the compile cache's keys have it, made when first needed
         self.needs: list[int] = told.get("needs", [])
         self.fresh = told.get("fresh", [])
         self.written: list[int] = told.get("written", [])

@@ -10,6 +10,7 @@ _lock = threading.Lock()
 _compiles = 0
 _seconds = 0.0
 _fallbacks: dict[str, int] = {}
+_loads: dict[str, int] = {}
 
 
 def note_compile(seconds: float) -> None:
@@ -18,6 +19,24 @@ def note_compile(seconds: float) -> None:
     with _lock:
         _compiles += 1
         _seconds += seconds
+
+
+def note_load(tier: str) -> None:
+    """Counts a program that the compile cache had: in "memory", on "disk" or in the "shared" directory."""
+    with _lock:
+        _loads[tier] = _loads.get(tier, 0) + 1
+
+
+def loads() -> dict[str, int]:
+    """How many programs each tier of the compile cache had."""
+    with _lock:
+        return dict(_loads)
+
+
+def programs() -> int:
+    """Number of programs that were compiled or found in the compile cache."""
+    with _lock:
+        return _compiles + sum(_loads.values())
 
 
 def note_fallback(name: str) -> None:
@@ -56,7 +75,8 @@ def stats() -> dict[str, Any]:
     """Counters since the start or the last `reset_stats()`.
 
     compiles, compile_seconds: XLA compiles and the seconds they took, tracing and lowering included.
-    cache_hits: windows whose program was already compiled. windows: windows run. programs_run: executables launched.
+    loads: programs that were not compiled because the compile cache had them.
+    cache_hits: windows whose program was already there. windows: windows run. programs_run: executables launched.
     operations: operations recorded. signatures: distinct operations seen. fallbacks: operators run on the CPU.
     """
     from torchtpu import _C
@@ -65,6 +85,7 @@ def stats() -> dict[str, Any]:
     return {
         "compiles": _compiles,
         "compile_seconds": _seconds,
+        "loads": sum(loads().values()),
         "cache_hits": counters["hits"],
         "windows": counters["windows"],
         "programs_run": counters["programs_run"],
@@ -79,8 +100,11 @@ def reset_stats() -> None:
     """Sets all counters, compile_count() included, to zero; compiled programs stay."""
     global _compiles, _seconds
     from torchtpu import _C
+    from torchtpu.cache import report
 
     with _lock:
         _compiles, _seconds = 0, 0.0
         _fallbacks.clear()
+        _loads.clear()
+    report.clear()
     _C._reset_counters()

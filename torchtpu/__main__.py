@@ -1,0 +1,7 @@
+"""`python -m torchtpu`."""
+
+import sys
+
+from torchtpu.cli import main
+
+sys.exit(main())
