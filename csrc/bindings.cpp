@@ -26,6 +26,8 @@ void install(const py::dict& table) {
   take("infer_outputs", c.infer_outputs);
   take("make_signature", c.make_signature);
   take("build", c.build);
+  take("build_parts", c.build_parts);
+  take("improve", c.improve);
   take("verify", c.verify);
   take("explain_failure", c.explain_failure);
   take("explain_call", c.explain_call);

@@ -121,6 +121,8 @@ struct Callbacks {
   PyRef infer_outputs; // (description) -> [(dtype, sizes)], where PyTorch has no meta kernel
   PyRef make_signature; // (description) -> object kept for the builder
   PyRef build; // (window description, wait) -> Program
+  PyRef build_parts; // ([window description]) -> [Program or None], for windows of one operation
+  PyRef improve; // (Program) compiles it again at full effort, in the background
   PyRef verify; // ([(flags, program)]) raises the deferred error
   PyRef explain_failure; // (exception, signature) -> exception with the operation's details
   PyRef explain_call; // (type's name, text, description) -> the same for a call that PyTorch refused

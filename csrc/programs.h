@@ -13,6 +13,8 @@ struct Program {
   PyRef object; // torchtpu.program.Program, null before the first compile was asked for
   PyRef call; // its executable once it is ready
   bool has_checks = false;
+  bool quick = false; // compiled with little effort
+  uint32_t runs = 0; // of a quick program, until it is worth more
   bool failed = false; // compiling it as a whole failed: it runs from its parts
   uint64_t used = 0; // when it was asked for last
 };

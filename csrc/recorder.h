@@ -81,6 +81,7 @@ struct Signature {
   std::vector<ReturnInfo> returns;
   bool random = false;
   mutable bool check_free = false; // its program is known to have no run-time checks
+  mutable bool built = false; // it has run as a program of its own
   PyRef description; // torchtpu.program.signature.Signature
 };
 

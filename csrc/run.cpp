@@ -125,31 +125,67 @@ void Recorder::hold_back() {
   }
 }
 
-// Runs a window that is no longer recorded into, and says how. On an error the results that could not be computed keep
-// the reason, everything else keeps its value, and the error goes on.
-const char* Recorder::run(Window& w) {
-  std::vector<uint8_t> alive(w.results.size()), donated(w.externals.size());
+namespace {
+
+// Which results somebody still holds and which inputs nobody else does; ends the window's key.
+struct Fate {
+  std::vector<uint8_t> alive, donated;
+};
+
+void end_key(Window& w, const Fate& fate) {
   auto& key = w.key;
   key.push_back(~uint64_t(0));
   uint64_t word = 0;
   size_t filled = 0;
-  auto push_bit = [&](bool bit) {
-    word |= uint64_t(bit) << filled;
-    if (++filled == 64) {
-      key.push_back(word);
-      word = filled = 0;
+  for (const auto* flags : {&fate.alive, &fate.donated}) {
+    for (const uint8_t flag : *flags) {
+      word |= uint64_t(flag) << filled;
+      if (++filled == 64) {
+        key.push_back(word);
+        word = filled = 0;
+      }
     }
-  };
-  for (size_t i = 0; i < w.results.size(); ++i) {
-    alive[i] = w.results[i].use_count() > 1;
-    push_bit(alive[i]);
-  }
-  for (size_t i = 0; i < w.externals.size(); ++i) {
-    const auto& value = w.externals[i];
-    donated[i] = value.use_count() == 1 && !value->exported;
-    push_bit(donated[i]);
   }
   key.push_back(word);
+}
+
+Fate fate_of(const Window& w) {
+  Fate fate{std::vector<uint8_t>(w.results.size()), std::vector<uint8_t>(w.externals.size())};
+  for (size_t i = 0; i < w.results.size(); ++i) {
+    fate.alive[i] = w.results[i].use_count() > 1;
+  }
+  for (size_t i = 0; i < w.externals.size(); ++i) {
+    fate.donated[i] = w.externals[i].use_count() == 1 && !w.externals[i]->exported;
+  }
+  return fate;
+}
+
+} // namespace
+
+// Takes over what Python knows of a program.
+void Recorder::adopt(Program& program, PyObject* object, const Window& w) {
+  auto flag = [&](const char* name) { return checked(PyObject_GetAttrString(object, name)).get() == Py_True; };
+  PyRef call = checked(PyObject_GetAttrString(object, "call"));
+  if (call.get() == Py_None) {
+    program.failed = flag("failed");
+    return;
+  }
+  program.has_checks = flag("has_checks");
+  program.quick = flag("quick");
+  program.call = std::move(call);
+  if (w.nodes.size() == 1) {
+    w.nodes[0].signature->check_free = !program.has_checks;
+    w.nodes[0].signature->built = true;
+  }
+}
+
+// Runs a window that is no longer recorded into, and says how. On an error the results that could not be computed keep
+// the reason, everything else keeps its value, and the error goes on.
+const char* Recorder::run(Window& w) {
+  const Fate fate = fate_of(w);
+  const auto& [alive, donated] = fate;
+  end_key(w, fate);
+  const auto& key = w.key;
   const uint64_t hash = hash_words(key.data(), key.size());
   auto& programs = programs_of(device_);
   const bool single = w.nodes.size() == 1;
@@ -176,18 +212,16 @@ const char* Recorder::run(Window& w) {
         how = "compiled";
       }
       if (program && program->object && !program->failed) {
-        PyRef call = checked(PyObject_GetAttrString(program->object.get(), "call"));
-        if (call.get() != Py_None) {
-          PyRef checks = checked(PyObject_GetAttrString(program->object.get(), "has_checks"));
-          program->has_checks = checks.get() == Py_True;
-          program->call = std::move(call);
-          if (single) {
-            w.nodes[0].signature->check_free = !program->has_checks;
-          }
-        } else {
-          PyRef failed = checked(PyObject_GetAttrString(program->object.get(), "failed"));
-          program->failed = failed.get() == Py_True;
-        }
+        adopt(*program, program->object.get(), w);
+      }
+    }
+    if (program && program->quick && mode() == Mode::Fused) {
+      constexpr uint32_t kOften = 64;
+      program->runs += 1;
+      if (program->runs == kOften) {
+        checked(PyObject_CallFunctionObjArgs(callbacks().improve.get(), program->object.get(), nullptr));
+      } else if (program->runs % kOften == 0) {
+        adopt(*program, program->object.get(), w);
       }
     }
     if (!program || !program->call) {
@@ -296,71 +330,131 @@ void Recorder::run_whole(Window& w, Program& program, const std::vector<uint8_t>
   }
 }
 
-// Runs a window's operations one by one, with the programs that Strict would use. One that fails does not keep others,
-// which don't depend on it, from running.
-void Recorder::run_parts(Window& w) {
-  struct Part {
-    Node node;
-    std::vector<ValuePtr> inputs, results; // a null input was never written
-    const double* floats;
-    const int64_t* ints;
-    size_t n_floats, n_ints;
+// Compiles, side by side, what windows of one operation need and nobody has run yet. `parts` hold all references to
+// values that no tensor holds, so what each will be given and leave behind is known now.
+void Recorder::build_parts(std::vector<Window>& parts) {
+  struct Held {
+    uint32_t later = 0; // references from parts that have not run
+    uint32_t all = 0;
   };
-  std::vector<Part> parts;
-  parts.reserve(w.nodes.size());
+  std::unordered_map<const Value*, Held> held;
+  auto count = [&](const Window& part, int32_t sign) {
+    for (const auto* list : {&part.externals, &part.results}) {
+      for (const auto& value : *list) {
+        held[value.get()].later += sign;
+        held[value.get()].all += sign > 0;
+      }
+    }
+  };
+  for (const auto& part : parts) {
+    count(part, 1);
+  }
+  auto& programs = programs_of(device_);
+  std::vector<std::pair<ProgramPtr, const Window*>> wanted;
+  PyRef descriptions = checked(PyList_New(0));
+  for (const auto& part : parts) {
+    count(part, -1);
+    if (part.nodes.empty() || part.nodes[0].signature->built) {
+      continue;
+    }
+    Fate fate{std::vector<uint8_t>(part.results.size()), std::vector<uint8_t>(part.externals.size())};
+    for (size_t i = 0; i < part.results.size(); ++i) {
+      fate.alive[i] = part.results[i].use_count() > 1;
+    }
+    for (size_t i = 0; i < part.externals.size(); ++i) {
+      const auto& value = part.externals[i];
+      const auto& h = held[value.get()];
+      fate.donated[i] = value.use_count() == h.all && h.later == 0 && !value->exported;
+    }
+    Window described;
+    described.nodes = part.nodes;
+    described.key = part.key;
+    end_key(described, fate);
+    const uint64_t hash = hash_words(described.key.data(), described.key.size());
+    if (programs.find(hash, described.key)) {
+      continue;
+    }
+    PyRef description = describe(part, fate.alive, fate.donated);
+    if (PyList_Append(descriptions.get(), description.get()) < 0) {
+      throw_python_error();
+    }
+    wanted.emplace_back(programs.add(hash, described.key), &part);
+  }
+  if (wanted.size() < 1) {
+    return;
+  }
+  PyRef objects = checked(PyObject_CallFunctionObjArgs(callbacks().build_parts.get(), descriptions.get(), nullptr));
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    PyObject* object = PyList_GetItem(objects.get(), Py_ssize_t(i));
+    if (object && object != Py_None) {
+      wanted[i].first->object = PyRef::borrow(object);
+      adopt(*wanted[i].first, object, *wanted[i].second);
+    }
+  }
+}
+
+// Runs a window's operations one by one, with programs of their own. One that fails does not keep others, which don't
+// depend on it, from running.
+void Recorder::run_parts(Window& w) {
+  std::vector<uint8_t> dead(w.nodes.size());
+  {
+    // What nobody needs is left out, and then what only it needed.
+    std::vector<uint32_t> uses(w.results.size());
+    for (const uint32_t code : w.codes) {
+      uses[code >> 1] += code & 1;
+    }
+    for (size_t n = w.nodes.size(); n-- > 0;) {
+      const Node& node = w.nodes[n];
+      dead[n] = node.signature->check_free;
+      for (uint32_t r = node.first_result; r < node.first_result + node.results; ++r) {
+        dead[n] &= uses[r] == 0 && w.results[r].use_count() == 1;
+      }
+      for (uint32_t c = node.first_code; dead[n] && c < node.first_code + node.codes; ++c) {
+        uses[w.codes[c] >> 1] -= w.codes[c] & 1;
+      }
+    }
+  }
+  std::vector<Window> parts(w.nodes.size());
+  bool all_built = true;
   for (size_t n = 0; n < w.nodes.size(); ++n) {
+    if (dead[n]) {
+      continue;
+    }
     const Node& node = w.nodes[n];
-    Part part{node, {}, {}, nullptr, nullptr, 0, 0};
-    part.inputs.reserve(node.codes);
+    Window& one = parts[n];
+    one.id = Window::number();
+    one.nodes.push_back({node.signature, 0, node.codes, 0, node.results, 0, 0});
+    one.key.push_back(node.signature->id);
     for (uint32_t c = node.first_code; c < node.first_code + node.codes; ++c) {
       const uint32_t code = w.codes[c];
-      part.inputs.push_back(
-          code == kUninitialized ? ValuePtr() : code & 1 ? w.results[code >> 1] : w.externals[(code >> 1) - 1]);
+      const auto value = code == kUninitialized ? ValuePtr() : code & 1 ? w.results[code >> 1] : w.externals[(code >> 1) - 1];
+      const uint32_t own = one.input(value, true);
+      one.codes.push_back(own);
+      one.key.push_back(own);
     }
-    part.results.assign(w.results.begin() + node.first_result, w.results.begin() + node.first_result + node.results);
+    one.results.assign(w.results.begin() + node.first_result, w.results.begin() + node.first_result + node.results);
     const bool last = n + 1 == w.nodes.size();
-    part.floats = w.floats.data() + node.first_float;
-    part.n_floats = (last ? w.floats.size() : w.nodes[n + 1].first_float) - node.first_float;
-    part.ints = w.ints.data() + node.first_int;
-    part.n_ints = (last ? w.ints.size() : w.nodes[n + 1].first_int) - node.first_int;
-    parts.push_back(std::move(part));
+    one.floats.assign(w.floats.begin() + node.first_float, last ? w.floats.end() : w.floats.begin() + w.nodes[n + 1].first_float);
+    one.ints.assign(w.ints.begin() + node.first_int, last ? w.ints.end() : w.ints.begin() + w.nodes[n + 1].first_int);
+    all_built = all_built && node.signature->built;
   }
   w.results.clear();
   w.externals.clear();
-  std::vector<uint8_t> dead(parts.size());
-  for (size_t n = parts.size(); n-- > 0;) {
-    dead[n] = parts[n].node.signature->check_free;
-    for (const auto& value : parts[n].results) {
-      dead[n] &= value.use_count() == 1;
-    }
-    if (dead[n]) {
-      parts[n].inputs.clear(); // which may leave what made them dead too
-    }
+  if (!all_built) {
+    build_parts(parts);
   }
   std::exception_ptr failure;
   std::shared_ptr<std::string> reason;
   std::vector<ValuePtr> spoiled; // results of what failed, although some have an older value
-  Window one;
   for (size_t n = 0; n < parts.size(); ++n) {
     if (dead[n]) {
       continue;
     }
-    Part& part = parts[n];
-    one.clear();
-    one.id = Window::number();
-    one.nodes.push_back({part.node.signature, 0, uint32_t(part.inputs.size()), 0, uint32_t(part.results.size()), 0, 0});
-    one.key.push_back(part.node.signature->id);
+    Window one = std::move(parts[n]);
     bool runs = true;
-    for (const auto& value : part.inputs) {
-      runs = runs && !(failure && value && (value->error || std::find(spoiled.begin(), spoiled.end(), value) != spoiled.end()));
-      const uint32_t code = one.input(value);
-      one.codes.push_back(code);
-      one.key.push_back(code);
+    for (const auto& value : one.externals) {
+      runs = runs && !(failure && (value->error || std::find(spoiled.begin(), spoiled.end(), value) != spoiled.end()));
     }
-    part.inputs.clear();
-    one.results = std::move(part.results);
-    one.floats.assign(part.floats, part.floats + part.n_floats);
-    one.ints.assign(part.ints, part.ints + part.n_ints);
     counters().launches_by_parts += 1;
     try {
       if (runs) {

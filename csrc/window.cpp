@@ -56,12 +56,12 @@ Recorder::Recorder(c10::DeviceIndex device, uint32_t lane) : device_(device), la
   window_.id = next_window++;
 }
 
-uint32_t Window::input(const ValuePtr& value) {
+uint32_t Window::input(const ValuePtr& value, bool pending) {
   if (!value) {
     return kUninitialized;
   }
   if (value->window != id) {
-    TORCH_INTERNAL_ASSERT(value->array || value->error, "a value of another window has not been computed");
+    TORCH_INTERNAL_ASSERT(pending || value->array || value->error, "a value of another window has not been computed");
     value->window = id;
     value->code = external_code(uint32_t(externals.size()));
     externals.push_back(value);

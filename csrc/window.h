@@ -57,7 +57,8 @@ struct Window {
   int64_t bytes = 0; // of all results
   static uint64_t number(); // a new window's number
   void clear();
-  uint32_t input(const ValuePtr& value); // its wiring code, as an external input when another window made it
+  // Its wiring code, as an external input when another window made it. `pending`: it will have been computed by then.
+  uint32_t input(const ValuePtr& value, bool pending = false);
   ValuePtr result(SpecId spec, c10::DeviceIndex device, uint32_t lane);
   void add_result(const ValuePtr& value, uint32_t lane);
   Window head(size_t n) const;
@@ -98,6 +99,8 @@ class Recorder {
   void cut_by_content(size_t from, const char* reason);
   void run(Window& window, const char* reason);
   const char* run(Window& window);
+  void build_parts(std::vector<Window>& parts);
+  void adopt(Program& program, PyObject* object, const Window& window);
   void run_whole(Window& window, Program& program, const std::vector<uint8_t>& alive);
   void run_parts(Window& window);
   void fail(Window& window, const std::shared_ptr<std::string>& reason);

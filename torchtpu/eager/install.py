@@ -51,6 +51,18 @@ def _build(window: dict[str, Any], wait: bool) -> Any:
     return build(window, wait)
 
 
+def _build_parts(windows: list[dict[str, Any]]) -> list[Any]:
+    from torchtpu.program.compiler import build_parts
+
+    return build_parts(windows)
+
+
+def _improve(program: Any) -> None:
+    from torchtpu.program.compiler import improve
+
+    improve(program)
+
+
 def _verify(flags: list[Any]) -> None:
     from torchtpu.eager.errors import verify
 
@@ -119,6 +131,8 @@ def install() -> None:
         "infer_outputs": _infer_outputs,
         "make_signature": _make_signature,
         "build": _build,
+        "build_parts": _build_parts,
+        "improve": _improve,
         "verify": _verify,
         "explain_failure": _explain_failure,
         "explain_call": _explain_call,
