@@ -72,20 +72,42 @@ def is_random(name: str, args: tuple, kwargs: dict[str, Any]) -> bool:
     return False
 
 
+# Operators that say where an element was: among equal ones any of them. name → position of `dim` behind the input.
+TIES = {"sort": 0, "argsort": 0, "msort": None, "mode": 0, "median": 0, "nanmedian": 0, "kthvalue": 1, "topk": 1}
+
+
+def _dim(name: str, x: torch.Tensor, args: tuple, kwargs: dict[str, Any]) -> int:
+    if name == "msort":
+        return 0
+    at = TIES[name]
+    given = kwargs.get("dim", args[at] if at is not None and len(args) > at and not isinstance(args[at], bool) else -1)
+    return given % max(x.dim(), 1)
+
+
 def gathered(name: str, result: Any, call: tuple) -> Any:
-    """A sort's values, with its indices replaced by what they point at: the order of ties is free."""
+    """The result with indices replaced by what they point at: which of equal elements is chosen is free."""
     x, args, kwargs = call
-    if not isinstance(x, torch.Tensor) or x.dim() == 0:
+    if name not in TIES or name == "msort" or not isinstance(x, torch.Tensor) or x.dim() == 0:
         return result
     if name == "argsort":
-        dim = kwargs.get("dim", args[0] if args and not isinstance(args[0], bool) else -1)
-        return x.gather(dim, result)
-    dim = kwargs.get("dim", args[0] if args and not isinstance(args[0], bool) else -1)
-    return (result[0], x.gather(dim, result[1]))
+        return x.gather(_dim(name, x, args, kwargs), result)
+    if isinstance(result, torch.Tensor) or result[1].numel() == 0:
+        return result
+    values, index = result
+    if index.dim() < x.dim():
+        dim = _dim(name, x, args, kwargs)
+        return values, x.gather(dim, index.unsqueeze(dim)).squeeze(dim)
+    return values, x.gather(_dim(name, x, args, kwargs), index)
 
 
-# Operators whose indices are compared through the values that they point at.
-SORTS = {"sort", "argsort"}
+def has_ties(name: str, call: tuple) -> bool:
+    """Whether an operator of TIES meets equal elements: then it is free which of them receives the gradient."""
+    x, args, kwargs = call
+    if name not in TIES or not isinstance(x, torch.Tensor) or x.dim() == 0:
+        return False
+    ordered = x.detach().sort(_dim(name, x, args, kwargs)).values
+    dim = _dim(name, x, args, kwargs)
+    return bool((ordered.diff(dim=dim) == 0).any())
 
 
 def _usv(result: Any) -> Any:

@@ -15,7 +15,7 @@ def _nonzero(self: torch.Tensor) -> torch.Tensor:
 
 def _masked_select(self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Elements of `self` where `mask` is true, in row-major order."""
-    if mask.dtype not in (torch.bool, torch.uint8):
+    if mask.dtype != torch.bool:
         raise RuntimeError("masked_select: expected BoolTensor for mask")
     self, mask = torch.broadcast_tensors(self, mask)
     positions = _nonzero(mask.reshape(-1))[:, 0]

@@ -248,3 +248,39 @@ def cast(value: jax.Array, dtype: np.dtype) -> jax.Array:
         # PyTorch goes through a wider integer, so that -1.0 becomes 255 in uint8; XLA alone would saturate.
         value = value.astype(np.int32)
     return value.astype(dtype)
+
+
+_C_NAMES = {
+    "uint8": "uint8_t", "int8": "int8_t", "int16": "int16_t", "int32": "int", "int64": "int64_t", "uint16": "uint16_t",
+    "uint32": "uint32_t", "uint64": "uint64_t", "float16": "c10::Half", "bfloat16": "c10::BFloat16", "float32": "float",
+    "float64": "double",
+}  # fmt: skip
+
+
+def filler(value: Any, dtype: np.dtype) -> jax.Array:
+    """A Scalar in the dtype of the tensor that it is written into; one that does not fit is a RuntimeError at run time.
+
+    A double beyond float32's range becomes infinite instead: a check in every fill of a float tensor would cost more
+    than it is worth.
+    """
+    value = jnp.asarray(value)
+    to, fits = np.dtype(dtype), None
+    number = value
+    if np.issubdtype(value.dtype, np.complexfloating) and not np.issubdtype(to, np.complexfloating) and to != np.bool_:
+        fits, number = value.imag == 0, value.real
+    if to.kind in "iu" and number.dtype != np.bool_ and not (number.dtype.kind == "i" and to == np.int64):
+        info = np.iinfo(to)
+        # PyTorch lets negative numbers wrap around in unsigned types.
+        low = -info.max if to.kind == "u" else info.min
+        wide = number.astype(np.int64 if number.dtype.kind in "iu" else np.float64)
+        high = min(info.max, np.iinfo(np.int64).max)  # no Scalar is a larger integer
+        inside = (wide >= wide.dtype.type(max(low, -high - 1))) & (wide <= wide.dtype.type(high))
+        fits = inside if fits is None else fits & inside
+    elif to == np.float16 and number.dtype != np.float16:
+        wide = number.astype(np.float64)
+        inside = (jnp.abs(wide) <= 65504) | ~jnp.isfinite(wide)
+        fits = inside if fits is None else fits & inside
+    if fits is not None:
+        name = _C_NAMES.get(to.name, to.name)
+        context().check(fits, RuntimeError, f"value cannot be converted to type {name} without overflow")
+    return cast(value, dtype)

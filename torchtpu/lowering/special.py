@@ -50,6 +50,8 @@ def _sign_of(x):
 
 @pointwise("polygamma", kind="int_to_float", promoting=())
 def polygamma(n, self):
+    if not isinstance(n, int):  # polygamma_(self, n) has them the other way round
+        n, self = self, n
     if n == 0:
         return digamma(self)
     if n == 1:

@@ -1,16 +1,20 @@
 """Checks of arguments that PyTorch makes inside its CPU kernels, where meta kernels do not reach.
 
-They run once for each new signature, at the call, and raise what the CPU raises.
+They run once for each new signature, at the call, and raise what the CPU raises. `cpu_error` asks the CPU itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchtpu.lowering import registry
+
+# Elements that are worth computing on the CPU to learn what it says of a call.
+_LARGEST = 2**22
 
 _checks: dict[str, Callable[[Any, dict[str, Any]], None]] = {}
 
@@ -32,6 +36,39 @@ def validate(signature: Any) -> None:
         fn(signature, {a.name: t for a, t in zip(signature.op._schema.arguments, signature.arguments, strict=True)})
 
 
+def cpu_error(signature: Any) -> Exception | None:
+    """What the CPU raises for a call, run on tensors of zeros and ones; None where it accepts it, has no kernel, or it is large."""
+    if sum(math.prod(o.view.sizes) for o in signature.operands) > _LARGEST:
+        return None
+    numbers = {"bool": True, "int": 1, "float": 1.0, "complex": 1 + 0j}
+
+    def fill(item: Any) -> Any:
+        if isinstance(item, list):
+            return [fill(x) for x in item]
+        if item[0] == "t":
+            operand = signature.operands[item[1]]
+            make = torch.ones if operand.dtype.is_floating_point else torch.zeros  # weights add up, indices are in range
+            return make(operand.view.sizes, dtype=operand.dtype)
+        if item[0] == "n":
+            return numbers[item[1]]
+        if item[0] == "h":
+            return torch.tensor(numbers[item[3]], dtype=item[1])
+        return "cpu" if isinstance(item[1], str) and item[1].startswith("tpu") else item[1]
+
+    values = [fill(item) for item in signature.arguments]
+    schema = signature.op._schema.arguments
+    positional = [v for a, v in zip(schema, values, strict=True) if not a.kwarg_only]
+    keyword = {a.name: v for a, v in zip(schema, values, strict=True) if a.kwarg_only}
+    try:
+        with torch.no_grad():
+            signature.op(*positional, **keyword)
+    except NotImplementedError:
+        return None
+    except Exception as error:
+        return error
+    return None
+
+
 def _dtype(signature: Any, template: Any) -> torch.dtype | None:
     return signature.operands[template[1]].dtype if isinstance(template, tuple) and template[0] == "t" else None
 
@@ -43,3 +80,41 @@ def _pow(signature: Any, arguments: dict[str, Any]) -> None:
         return
     if isinstance(exponent[1], int) and exponent[1] < 0:
         raise RuntimeError("Integers to negative integer powers are not allowed.")
+
+
+@_check("bucketize", "complex", "masked_scatter", "multinomial", "polar", "searchsorted")
+def _as_cpu(signature: Any, arguments: dict[str, Any]) -> None:
+    """The meta kernel checks little, the CPU a lot: dtypes and sizes that must agree, and ranges of arguments."""
+    error = cpu_error(signature)
+    if error is not None:
+        raise error
+
+
+@_check("convolution", "convolution_overrideable")
+def _convolution(signature: Any, arguments: dict[str, Any]) -> None:
+    def least(*names: str) -> int:
+        return min((n for name in names for n in arguments[name][1]), default=1)
+
+    # Worth asking only then: the CPU would compute the convolution.
+    if least("padding", "output_padding") < 0 or least("stride", "dilation") < 1 or arguments["groups"][1] < 1:
+        _as_cpu(signature, arguments)
+
+
+@_check("nll_loss_forward", "nll_loss2d_forward")
+def _nll_loss(signature: Any, arguments: dict[str, Any]) -> None:
+    weight = _dtype(signature, arguments["weight"])
+    if weight is not None and weight != _dtype(signature, arguments["self"]):
+        _as_cpu(signature, arguments)
+
+
+@_check("gelu", "gelu_backward")
+def _gelu(signature: Any, arguments: dict[str, Any]) -> None:
+    if arguments["approximate"][1] not in ("none", "tanh"):
+        raise RuntimeError("approximate argument must be either none or tanh.")
+
+
+@_check("index_fill.int_Scalar")
+def _index_fill(signature: Any, arguments: dict[str, Any]) -> None:
+    kind = _dtype(signature, arguments["self"])
+    if arguments["value"] == ("n", "complex") and kind is not None and not kind.is_complex:
+        raise RuntimeError("index_fill_(): Converting complex Scalar to non-complex type is not supported")
