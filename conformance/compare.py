@@ -235,7 +235,9 @@ def _as_exact(a: torch.Tensor, b: torch.Tensor, reference: torch.Tensor, rtol: f
         return False
     wide = torch.complex128 if reference.is_complex() else torch.float64
     a, b, reference = a.to(wide), b.to(wide), reference.to(wide)
-    close = torch.isclose(a, reference, rtol=rtol, atol=atol, equal_nan=True) | torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+    # At a pole, 64-bit sines of multiples of pi leave something huge; infinity is what was meant.
+    pole = torch.isinf(a) & (reference.abs() > 1e24)
+    close = pole | torch.isclose(a, reference, rtol=rtol, atol=atol, equal_nan=True) | torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
     finite = torch.isfinite(a) & torch.isfinite(b) & torch.isfinite(reference)
     if not bool((close | finite).all()):
         return False

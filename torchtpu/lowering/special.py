@@ -9,7 +9,7 @@ import jax.scipy.special as jsp
 import numpy as np
 from jax import lax
 
-from torchtpu.lowering.numeric import expand, literal, select
+from torchtpu.lowering.numeric import expand, literal, rint, select
 from torchtpu.lowering.registry import pointwise
 
 for _names, _fn in {
@@ -65,8 +65,8 @@ def _trigamma(x):
     """Reflection below 1/2, as the CPU does; the poles at 0, -1, ... come out infinite."""
     reflect = x < 0.5
     positive = lax.zeta(expand(literal(x, 2), x.shape), select(reflect, 1 - x, x))
-    fraction = x - lax.floor(x)
-    sine = lax.sin(math.pi * fraction)
+    # From the nearest integer the distance is exact, and the sine of a small angle is as exact as the angle.
+    sine = lax.sin(math.pi * (x - rint(x)))
     return select(reflect, (math.pi / sine) ** 2 - positive, positive)
 
 
