@@ -76,10 +76,17 @@ def zeta(self, other):
 
 
 def _zeta(s, q):
-    """Hurwitz zeta; terms with a negative base are summed first, XLA's expansion needs the rest."""
+    """Hurwitz zeta; terms with a negative base are summed first, XLA's expansion needs the rest.
+
+    In double precision, as on the CPU: odd powers of negative and positive bases cancel nearly all digits. For the same
+    reason the terms are added up to well beyond the cancellation.
+    """
+    out_dtype = q.dtype
+    s, q = s.astype(np.float64), q.astype(np.float64)
+    negative = (q < 0) & (q != lax.floor(q))
 
     def pending(base):
-        return (base < 0) & (base != lax.floor(base))
+        return negative & (base < 9)
 
     def step(state):
         base, total = state
@@ -92,7 +99,7 @@ def _zeta(s, q):
     pole = (q <= 0) & (q == lax.floor(q))
     out = select(pole, np.inf, select((q < 0) & (s != lax.floor(s)), np.nan, out))
     out = select(s == np.inf, select(q == 1, 1, select(q < 1, literal(q, np.inf), np.nan)), out)
-    return select(s == 1, np.inf, select(s < 1, np.nan, out))
+    return select(s == 1, np.inf, select(s < 1, np.nan, out)).astype(out_dtype)
 
 
 @pointwise("igamma", "special_gammainc")
