@@ -21,6 +21,13 @@ DEVICE = "tpu"
 _LACKING = ("not implemented for", "not supported", "unsupported", "Unsupported", "is not implemented", "expected scalar type")
 
 
+# The deviation of equal elements is a rounding error, and its derivative that error divided by itself.
+_SPREADS = {"masked.std", "std", "std_mean"}
+
+# Operators whose first dimension is a part of the matrix: with equal rows it has no inverse.
+_SINGULAR = {"linalg.tensorsolve", "linalg.tensorinv"}
+
+
 class Refused(Exception):
     """The CPU itself doesn't take this sample: there is nothing to compare with."""
 
@@ -132,7 +139,7 @@ def _out(shape: str, entry: Entry, inputs: Inputs, device: str) -> Any:
             raise Different("the out= form gave back another tensor")
     if shape == "gaps" and [t.stride() for t in _tensors(out)] != before:
         raise Different("the out= form changed the strides of a tensor of the right size")
-    return _tensors(compare.gathered(entry.name, out, (x, args, kwargs)))
+    return _tensors(compare.invariant(entry.name, None)(compare.gathered(entry.name, out, (x, args, kwargs))))
 
 
 def _writes_wrong(entry: Entry, inputs: Inputs, plain: Any, out: Any) -> bool:
@@ -210,7 +217,7 @@ def _inplace_gradient(entry: Entry, inputs: Inputs, device: str) -> list[Any]:
 
 
 def _layouts(entry: Entry, dtype: str, limit: int | None, change: Callable[[Inputs], Inputs | None]) -> list[Callable]:
-    differentiable = applies(entry, dtype, "gradient")
+    differentiable = applies(entry, dtype, "gradient") and not (change is not samples.noncontiguous and entry.name in _SPREADS)
     jobs: list[Callable] = []
     for inputs in _inputs(entry, dtype, limit, differentiable):
         changed = change(inputs)
@@ -249,6 +256,8 @@ def _jobs(entry: Entry, dtype: str, check: str, limit: int | None) -> list[Any]:
     if check == "noncontiguous":
         return _layouts(entry, dtype, limit, samples.noncontiguous)
     if check == "expanded":
+        if entry.name in _SINGULAR:
+            return []
         batch_only = entry.family in ("linear algebra",)
         return _layouts(entry, dtype, limit, lambda inputs: samples.expanded(inputs, batch_only))
     if check == "errors":

@@ -27,6 +27,8 @@ _DEFAULT = {
 TOLERANCES: dict[tuple[str, torch.dtype], tuple[float, float]] = {
     # The gradient exp(erfinv(x)²) magnifies the last digit of erfinv.
     ("erfinv", torch.float32): (2e-5, 1e-5),
+    # Second derivatives divide by the squared differences of the singular values.
+    ("linalg.cond", torch.complex64): (2e-5, 1e-5),
 }
 
 # Results that are memory nobody has written.
@@ -124,9 +126,12 @@ INVARIANTS: dict[str, Callable[[Any], Any]] = {
     "svd_lowrank": _usv,
     "pca_lowrank": _usv,
     "linalg.eigh": _eigh,
-    # In evaluation the CPU saves no statistics, where other devices do.
+    # In evaluation the CPU saves no statistics, where other devices do; and of half types it saves half statistics, where
+    # others, and PyTorch's own meta kernels, have float32.
     "native_batch_norm": lambda result: result[0],
     "_native_batch_norm_legit": lambda result: result[0],
+    "_batch_norm_with_update": lambda result: result[0],
+    "native_layer_norm": lambda result: [t.to(result[0].dtype) for t in result],
 }
 
 
@@ -239,6 +244,9 @@ def _as_exact(a: torch.Tensor, b: torch.Tensor, reference: torch.Tensor, rtol: f
     pole = torch.isinf(a) & (reference.abs() > 1e24)
     close = pole | torch.isclose(a, reference, rtol=rtol, atol=atol, equal_nan=True) | torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
     finite = torch.isfinite(a) & torch.isfinite(b) & torch.isfinite(reference)
+    # Where only the CPU overflowed there is nothing but the reference to go by.
+    largest = torch.where(torch.isfinite(reference), reference.abs(), 0.0).max()
+    close |= torch.isfinite(a) & ~torch.isfinite(b) & ((a - reference).abs() <= 2 * rtol * largest)
     if not bool((close | finite).all()):
         return False
     if not bool(finite.any()):

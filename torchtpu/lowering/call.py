@@ -149,18 +149,19 @@ def _promote(entry: registry.Lowering, schema: Any, values: list[Any], ctx: Cont
     if entry.opmath:
         compute = dtypes.opmath(compute)
 
-    def cast(argument: Any, v: Any) -> Any:
+    def prepare(argument: Any, v: Any) -> Any:
         if isinstance(v, list | tuple) and _schema_type(argument) in ("Tensor", "number"):
-            return [cast(argument, x) for x in v]
+            return [prepare(argument, x) for x in v]
         if isinstance(v, jax.Array | np.ndarray):
-            return jnp.asarray(v).astype(compute)
+            v = jnp.asarray(v)
+            return cast(v, compute) if v.dtype == np.bool_ else v.astype(compute)
         if isinstance(v, Number):
             return v.value if argument.name in entry.static else jnp.asarray(v.value).astype(compute)
         if isinstance(v, bool | int | float | complex) and _schema_type(argument) in ("Tensor", "number"):
             return v if argument.name in entry.static else jnp.asarray(Number.of(v).array()).astype(compute)
         return v
 
-    return [cast(a, v) for a, v in zip(schema, values, strict=True)]
+    return [prepare(a, v) for a, v in zip(schema, values, strict=True)]
 
 
 def _plain(entry: registry.Lowering, argument: Any, value: Any) -> Any:
@@ -244,6 +245,9 @@ def cast(value: jax.Array, dtype: np.dtype) -> jax.Array:
         value = value.real
     if dtype == np.bool_:
         return value != 0
+    if value.dtype == np.bool_ and dtype.kind not in "iu":
+        # XLA makes a selection of a product with a converted bool, which loses NaN * 0. Two conversions it leaves alone.
+        return value.astype(np.uint8).astype(dtype)
     if dtype.kind in "iu" and dtype.itemsize < 4 and value.dtype.kind not in "iub":
         # PyTorch goes through a wider integer, so that -1.0 becomes 255 in uint8; XLA alone would saturate.
         value = value.astype(np.int32)

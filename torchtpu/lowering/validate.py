@@ -31,7 +31,10 @@ def _check(*names: str) -> Callable:
 def validate(signature: Any) -> None:
     """Raises the CPU's error for arguments that no program could serve."""
     name = registry.functional_name(signature.op)
+    _check_written_dtype(signature)
     fn = _checks.get(name) or _checks.get(name.split(".")[0])
+    if fn is None and name.startswith("_foreach_") and not any(o.dtype.is_floating_point for o in signature.operands):
+        fn = _as_cpu  # integers and complex numbers, for which not every operator is defined
     if fn is not None:
         fn(signature, {a.name: t for a, t in zip(signature.op._schema.arguments, signature.arguments, strict=True)})
 
@@ -62,15 +65,28 @@ def cpu_error(signature: Any) -> Exception | None:
     try:
         with torch.no_grad():
             signature.op(*positional, **keyword)
-    except NotImplementedError:
-        return None
     except Exception as error:
-        return error
+        lacking = "not implemented for" in str(error) or str(error).startswith("Could not run")
+        return None if lacking else error
     return None
 
 
 def _dtype(signature: Any, template: Any) -> torch.dtype | None:
     return signature.operands[template[1]].dtype if isinstance(template, tuple) and template[0] == "t" else None
+
+
+def _check_written_dtype(signature: Any) -> None:
+    """An operator that makes floats of integers cannot write them into integers."""
+    entry = registry.find(signature.op)
+    if entry is None or entry.kind != "int_to_float":
+        return
+    for written in registry.written_arguments(signature.op, entry):
+        position = [a.name for a in signature.op._schema.arguments].index(written)
+        kind = _dtype(signature, signature.arguments[position])
+        if kind is not None and not (kind.is_floating_point or kind.is_complex):
+            made = next((o.dtype for o in signature.operands if o.dtype.is_floating_point or o.dtype.is_complex), signature.default_float)
+            names = (torch.zeros((), dtype=d).type().rpartition(".")[2].removesuffix("Tensor") for d in (made, kind))
+            raise RuntimeError("result type {} can't be cast to the desired output type {}".format(*names))
 
 
 @_check("pow.Tensor_Scalar")
