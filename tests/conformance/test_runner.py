@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
+from torch.testing._internal.opinfo.core import SampleInput
 
 from conformance import catalogue, checks, compare, exceptions, report, runner, samples
-from torch.testing._internal.opinfo.core import SampleInput
 
 
 def _inputs(*args, **kwargs):
