@@ -21,6 +21,13 @@ DEVICE = "tpu"
 _LACKING = ("not implemented for", "not supported", "unsupported", "Unsupported", "is not implemented", "expected scalar type")
 
 
+# The deviation of equal elements is a rounding error, and its derivative that error divided by itself.
+_SPREADS = {"masked.std", "std", "std_mean"}
+
+# Operators whose first dimension is a part of the matrix: with equal rows it has no inverse.
+_SINGULAR = {"linalg.tensorsolve", "linalg.tensorinv"}
+
+
 class Refused(Exception):
     """The CPU itself doesn't take this sample: there is nothing to compare with."""
 
@@ -59,7 +66,7 @@ def forward(entry: Entry, inputs: Inputs, device: str) -> Any:
     """The operator's result."""
     x, args, kwargs = inputs.on(device)
     result = entry.info.op(x, *args, **kwargs)
-    return compare.gathered(entry.name, result, (x, args, kwargs)) if entry.name in compare.SORTS else result
+    return compare.gathered(entry.name, result, (x, args, kwargs))
 
 
 def _directions(outputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
@@ -77,6 +84,8 @@ def _directions(outputs: list[torch.Tensor], seed: int) -> list[torch.Tensor]:
 def gradient(entry: Entry, inputs: Inputs, device: str, second: bool = False, inplace: bool = False) -> list[Any]:
     """Gradients of every input that requires one; `second`: the gradients of those gradients."""
     x, args, kwargs = inputs.on(device)
+    if device == "cpu" and compare.has_ties(entry.name, (x, args, kwargs)):
+        raise Refused
     leaves = [t for t in _tensors((x, args, kwargs)) if t.requires_grad]
     if inplace:
         x = samples.map_tensors(x, torch.clone)
@@ -99,7 +108,10 @@ def inplace(entry: Entry, inputs: Inputs, device: str) -> Any:
     """The input after the in-place form; which must give back the input itself."""
     x, args, kwargs = inputs.on(device)
     with torch.no_grad():
+        before = [t.shape for t in _tensors(x)]
         result = entry.info.get_inplace()(x, *args, **kwargs)
+    if device == "cpu" and before != [t.shape for t in _tensors(x)]:
+        raise Refused  # addbmm_ resizes what it should not have accepted
     if isinstance(x, torch.Tensor) and isinstance(result, torch.Tensor) and result is not x:
         raise Different("the in-place form gave back another tensor")
     return x
@@ -120,17 +132,21 @@ def _out(shape: str, entry: Entry, inputs: Inputs, device: str) -> Any:
         out = samples.map_tensors(plain, kinds[shape])
         before = [t.stride() for t in _tensors(out)]
         result = entry.info.op(x, *args, **kwargs, out=out)
+    if device == "cpu" and shape == "gaps" and _writes_wrong(entry, inputs, plain, out):
+        raise Refused
     for given, back in zip(_tensors(out), _tensors(result)):
         if given is not back and given.data_ptr() != back.data_ptr():
             raise Different("the out= form gave back another tensor")
     if shape == "gaps" and [t.stride() for t in _tensors(out)] != before:
         raise Different("the out= form changed the strides of a tensor of the right size")
-    if device == "cpu" and shape == "gaps":
-        # Some CPU kernels write as if `out=` had no gaps.
-        for given, right in zip(_tensors(out), _tensors(plain)):
-            if entry.name not in compare.RANDOM and not torch.allclose(given, right, equal_nan=True):
-                raise Refused
-    return [*_tensors(out)]
+    return _tensors(compare.invariant(entry.name, None)(compare.gathered(entry.name, out, (x, args, kwargs))))
+
+
+def _writes_wrong(entry: Entry, inputs: Inputs, plain: Any, out: Any) -> bool:
+    """Whether the CPU's out= form itself gives something else (some of its kernels pass over the strides of `out`)."""
+    if compare.is_random(entry.name, inputs.args, inputs.kwargs) or entry.name in compare.UNINITIALISED:
+        return False
+    return any(not torch.allclose(a, b, equal_nan=True) for a, b in zip(_tensors(plain), _tensors(out)))
 
 
 # How a sample is judged.
@@ -201,16 +217,29 @@ def _inplace_gradient(entry: Entry, inputs: Inputs, device: str) -> list[Any]:
 
 
 def _layouts(entry: Entry, dtype: str, limit: int | None, change: Callable[[Inputs], Inputs | None]) -> list[Callable]:
-    differentiable = applies(entry, dtype, "gradient")
+    differentiable = applies(entry, dtype, "gradient") and not (change is not samples.noncontiguous and entry.name in _SPREADS)
     jobs: list[Callable] = []
     for inputs in _inputs(entry, dtype, limit, differentiable):
         changed = change(inputs)
         if changed is None:
             continue
-        jobs.append((lambda i=changed: judge(_detached, entry, i, finish=True), changed))
+        jobs.append((lambda i=changed: _judge_layout(_detached, entry, i, finish=True), changed))
         if differentiable:
-            jobs.append((lambda i=changed: judge(gradient, entry, i), changed))
+            jobs.append((lambda i=changed: _judge_layout(gradient, entry, i), changed))
     return jobs
+
+
+def _judge_layout(compute: Callable, entry: Entry, inputs: Inputs, finish: bool = False) -> None:
+    """Judges a layout, unless the CPU itself gives another result for contiguous tensors (it passes over some strides)."""
+    try:
+        judge(compute, entry, inputs, finish)
+    except Different:
+        plain = inputs.changed(lambda t: t.detach().clone(memory_format=torch.contiguous_format).requires_grad_(t.requires_grad))
+        try:
+            compare.values(entry.name, entry.info, *compare.same_kind(compute(entry, inputs, "cpu"), compute(entry, plain, "cpu")))
+        except Different:
+            raise Refused from None
+        raise
 
 
 def _detached(entry: Entry, inputs: Inputs, device: str) -> Any:
@@ -240,6 +269,8 @@ def _jobs(entry: Entry, dtype: str, check: str, limit: int | None) -> list[Any]:
     if check == "noncontiguous":
         return _layouts(entry, dtype, limit, samples.noncontiguous)
     if check == "expanded":
+        if entry.name in _SINGULAR:
+            return []
         batch_only = entry.family in ("linear algebra",)
         return _layouts(entry, dtype, limit, lambda inputs: samples.expanded(inputs, batch_only))
     if check == "errors":
@@ -260,7 +291,9 @@ def _error_jobs(entry: Entry) -> list[Any]:
             else:
                 raise Refused
             mine = _error(forward, entry, inputs)
-            if not isinstance(mine, type(expected)):
+            # An assertion without a message of its own is an accident of the CPU's kernel; any refusal is as good.
+            accident = "Could this error message be improved?" in str(expected)
+            if not isinstance(mine, Exception if accident else type(expected)):
                 raise Different(f"{mine!r:.200}, expected {expected!r:.200}")
 
         jobs.append((one, inputs))

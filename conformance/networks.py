@@ -14,6 +14,7 @@ from conformance.checks import DEVICE, _directions, _tensors
 from conformance.compare import Different
 
 _STEPS = 5
+_ITERATIONS = 2
 
 # Modules that draw random numbers in training; in evaluation they are compared by value.
 _RANDOM = {
@@ -194,6 +195,10 @@ def _optimizer_jobs(entry: Entry, dtype: str, limit: int | None) -> list[Any]:
             if form == "fused" and "cpu" not in info.supports_fused_on:
                 continue
             kwargs = dict(made.kwargs)
+            if info.step_requires_closure:
+                # LBFGS's 20 iterations a step magnify the last digit: on the CPU its own float32 run ends far from its
+                # float64 run, while in float64 both devices agree to 1e-7. Few iterations leave something to compare.
+                kwargs["max_iter"] = _ITERATIONS
             flags = {} if form == "plain" else {form: True}
             if form == "plain" and "foreach" in info.supported_impls:
                 flags = {"foreach": False}

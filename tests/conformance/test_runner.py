@@ -1,6 +1,7 @@
 """The conformance runner itself: layouts, comparison, exceptions, crashes, time-outs, resuming."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -136,3 +137,22 @@ def test_shards_cover_everything_once():
     assert sorted(parts) == sorted(whole) and len(set(whole)) == len(whole)
     with pytest.raises(ValueError, match="unknown"):
         catalogue.select(["no_such_operator"])
+
+
+def test_ties_are_judged_by_what_the_indices_point_at():
+    x = torch.tensor([[2, 1, 1], [3, 3, 0]])
+    for name, args in (("sort", (1,)), ("topk", (2, 1)), ("kthvalue", (2, 1)), ("mode", (1,)), ("median", (1, True))):
+        values, index = getattr(torch, name)(x, *args)
+        got = compare.gathered(name, (values, index), (x, args, {}))
+        assert torch.equal(got[0], values) and torch.equal(got[1], values), name
+        assert compare.has_ties(name, (x, args, {}))
+    assert not compare.has_ties("sort", (torch.tensor([1.0, 2.0]), (), {}))
+
+
+def test_where_the_cpu_alone_overflows_the_reference_decides():
+    want, reference = torch.tensor([math.nan, 1.0]), torch.tensor([50.0, 1.0], dtype=torch.float64)
+    compare.values("op", None, [torch.tensor([50.0, 1.0])], [want], lambda: [reference])
+    with pytest.raises(compare.Different):
+        compare.values("op", None, [torch.tensor([51.0, 1.0])], [want], lambda: [reference])
+    pole = torch.tensor([1e33, 1.0], dtype=torch.float64)
+    compare.values("op", None, [torch.tensor([math.inf, 1.0])], [torch.tensor([7e14, 1.0])], lambda: [pole])

@@ -256,3 +256,19 @@ def test_errors(op, args, kind, text, monkeypatch):
     with pytest.raises(kind) as ours:
         evaluate(op, x, *good)
     assert str(ours.value).startswith(text)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_out_of_a_size_that_the_data_decides():
+    x = torch.tensor([[1.0, 0.0, 2.0]])
+    for name, dtype, call in (
+        ("nonzero", torch.int64, lambda t, out: torch.nonzero(t, out=out)),
+        ("masked_select", torch.float32, lambda t, out: torch.masked_select(t, t > 0, out=out)),
+    ):
+        for shape in ((0,), (7,), (2, 2)):
+            want = call(x, torch.zeros(shape, dtype=dtype))
+            out = torch.zeros(shape, dtype=dtype, device="tpu")
+            assert call(x.to("tpu"), out) is out
+            assert torch.equal(out.cpu(), want), name
+        with pytest.raises(RuntimeError, match="scalar type"):
+            call(x.to("tpu"), torch.zeros(2, dtype=torch.int32, device="tpu"))

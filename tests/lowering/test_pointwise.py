@@ -208,3 +208,14 @@ def test_out_dtype_decides_at_the_end():
     """`out=` may hold another dtype: the sum is computed in the promoted type and cast."""
     actual, expected = evaluate(aten.add.out, torch.ones(3, dtype=torch.int32), 2, out=torch.empty(3, dtype=torch.float64))
     torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_product_with_a_bool_keeps_nan_and_signs(dtype):
+    x = torch.tensor([math.nan, math.inf, -1.0, 2.0], dtype=dtype)
+    mask = torch.tensor([False, False, False, True])
+    compare(aten.mul.Tensor, x, mask)
+    actual, expected = evaluate(aten.mul.Tensor, mask, x)
+    assert torch.equal(actual[0].signbit()[2:], expected[0].signbit()[2:])
+    got = (x.to("tpu") * (x.to("tpu") > 1).to(dtype)).cpu()
+    torch.testing.assert_close(got, x * (x > 1).to(dtype), equal_nan=True)

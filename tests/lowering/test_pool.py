@@ -118,3 +118,11 @@ def test_fractional():
 def test_empty_batch():
     compare(aten.max_pool2d_with_indices.default, torch.randn(0, 2, 4, 4), [2, 2])
     compare(aten.avg_pool2d.default, torch.randn(0, 2, 4, 4), [2, 2])
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_fractional_max_pool_without_a_batch(n):
+    """The first samples count, however many there are."""
+    op = (aten.fractional_max_pool2d if n == 2 else aten.fractional_max_pool3d).default
+    for count in (1, 3):
+        compare(op, torch.randn(4, *[7] * n), [2] * n, [3] * n, torch.rand(count, 4, n))

@@ -3,7 +3,7 @@
 import jax
 import torch
 
-from torchtpu.lowering.call import Context, OutSpec, call
+from torchtpu.lowering.call import Context, OutSpec, call, raw
 from torchtpu.lowering.evaluate import to_jax, to_torch
 
 aten = torch.ops.aten
@@ -49,3 +49,11 @@ def test_gru_cell():
     shapes = [(3, 6), (3, 6), (3, 2), (6,), (6,)]
     for a, b in zip(run(aten._thnn_fused_gru_cell_backward, shapes, grad, workspace, True), grads, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_lstm_cell_without_biases():
+    """Results have the cell's dtype whatever the arithmetic is done in: no meta kernel of PyTorch's tells it."""
+    with jax.enable_x64(True):
+        gates, c = to_jax(torch.randn(3, 8).bfloat16()), to_jax(torch.randn(3, 2).bfloat16())
+        for result in raw(aten._thnn_fused_lstm_cell.default, [gates, gates, c, None, None], Context([])):
+            assert result.dtype == c.dtype

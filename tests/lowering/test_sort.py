@@ -102,3 +102,13 @@ def test_unique(dtype):
         compare(aten.unique_consecutive.default, x, True, True, dim)
         compare(aten.unique_dim_consecutive.default, x, dim, True, True)
     compare(aten._unique.default, torch.tensor([3, 1, 3]), True, True)
+
+
+@pytest.mark.parametrize("unique", [torch.unique, torch.unique_consecutive])
+@pytest.mark.filterwarnings("ignore:.*has no lowering")
+def test_unique_of_nothing(unique):
+    x = torch.zeros(5, 0, 5)
+    want = unique(x, dim=1, return_inverse=True, return_counts=True)
+    got = unique(x.to("tpu"), dim=1, return_inverse=True, return_counts=True)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a.cpu(), b)

@@ -86,3 +86,13 @@ def test_shuffles():
     compare(aten.channel_shuffle.default, x, 4)
     compare(aten.pixel_shuffle.default, x, 2)
     compare(aten.pixel_unshuffle.default, x, 2)
+
+
+@pytest.mark.parametrize("name", ["upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"])
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_images_of_bytes_to_the_bit(name, align_corners):
+    """The CPU's fixed-point arithmetic, which rounds and saturates after each dimension."""
+    op = getattr(aten, name).default
+    for channels, size in ((3, (17, 63)), (7, (90, 20)), (1, (50, 40))):
+        x = torch.randint(0, 256, (1, channels, 50, 40), dtype=torch.uint8)
+        compare(op, x, size, align_corners, rtol=0, atol=0)

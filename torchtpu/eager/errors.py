@@ -44,7 +44,9 @@ def _note(error: BaseException, signature: Any) -> None:
 
 
 def explain_failure(error: BaseException | None, signature: Any) -> BaseException:
-    """The error of a failed operation, with the operation's details; XLA's out-of-memory becomes PyTorch's."""
+    """The error of a failed operation, with the operation's details; XLA's out-of-memory becomes PyTorch's.
+
+    Where the CPU refuses the same call, its error is given instead of the lowering's."""
     import torch
 
     if error is None:
@@ -54,6 +56,13 @@ def explain_failure(error: BaseException | None, signature: Any) -> BaseExceptio
         better: BaseException = torch.OutOfMemoryError(f"tpu out of memory in {signature.text()}: {text}")
         better.__cause__ = error
         error = better
+    else:
+        from torchtpu.lowering.validate import cpu_error
+
+        refusal = cpu_error(signature)
+        if refusal is not None:  # the call itself was wrong
+            refusal.__cause__ = error
+            error = refusal
     _note(error, signature)
     return error
 

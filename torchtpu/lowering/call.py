@@ -149,18 +149,19 @@ def _promote(entry: registry.Lowering, schema: Any, values: list[Any], ctx: Cont
     if entry.opmath:
         compute = dtypes.opmath(compute)
 
-    def cast(argument: Any, v: Any) -> Any:
+    def prepare(argument: Any, v: Any) -> Any:
         if isinstance(v, list | tuple) and _schema_type(argument) in ("Tensor", "number"):
-            return [cast(argument, x) for x in v]
+            return [prepare(argument, x) for x in v]
         if isinstance(v, jax.Array | np.ndarray):
-            return jnp.asarray(v).astype(compute)
+            v = jnp.asarray(v)
+            return cast(v, compute) if v.dtype == np.bool_ else v.astype(compute)
         if isinstance(v, Number):
             return v.value if argument.name in entry.static else jnp.asarray(v.value).astype(compute)
         if isinstance(v, bool | int | float | complex) and _schema_type(argument) in ("Tensor", "number"):
             return v if argument.name in entry.static else jnp.asarray(Number.of(v).array()).astype(compute)
         return v
 
-    return [cast(a, v) for a, v in zip(schema, values, strict=True)]
+    return [prepare(a, v) for a, v in zip(schema, values, strict=True)]
 
 
 def _plain(entry: registry.Lowering, argument: Any, value: Any) -> Any:
@@ -244,7 +245,46 @@ def cast(value: jax.Array, dtype: np.dtype) -> jax.Array:
         value = value.real
     if dtype == np.bool_:
         return value != 0
+    if value.dtype == np.bool_ and dtype.kind not in "iu":
+        # XLA makes a selection of a product with a converted bool, which loses NaN * 0. Two conversions it leaves alone.
+        return value.astype(np.uint8).astype(dtype)
     if dtype.kind in "iu" and dtype.itemsize < 4 and value.dtype.kind not in "iub":
         # PyTorch goes through a wider integer, so that -1.0 becomes 255 in uint8; XLA alone would saturate.
         value = value.astype(np.int32)
     return value.astype(dtype)
+
+
+_C_NAMES = {
+    "uint8": "uint8_t", "int8": "int8_t", "int16": "int16_t", "int32": "int", "int64": "int64_t", "uint16": "uint16_t",
+    "uint32": "uint32_t", "uint64": "uint64_t", "float16": "c10::Half", "bfloat16": "c10::BFloat16", "float32": "float",
+    "float64": "double",
+}  # fmt: skip
+
+
+def filler(value: Any, dtype: np.dtype) -> jax.Array:
+    """A Scalar in the dtype of the tensor that it is written into; one that does not fit is a RuntimeError at run time.
+
+    A double beyond float32's range becomes infinite instead: a check in every fill of a float tensor would cost more
+    than it is worth.
+    """
+    value = jnp.asarray(value)
+    to, fits = np.dtype(dtype), None
+    number = value
+    if np.issubdtype(value.dtype, np.complexfloating) and not np.issubdtype(to, np.complexfloating) and to != np.bool_:
+        fits, number = value.imag == 0, value.real
+    if to.kind in "iu" and number.dtype != np.bool_ and not (number.dtype.kind == "i" and to == np.int64):
+        info = np.iinfo(to)
+        # PyTorch lets negative numbers wrap around in unsigned types.
+        low = -info.max if to.kind == "u" else info.min
+        wide = number.astype(np.int64 if number.dtype.kind in "iu" else np.float64)
+        high = min(info.max, np.iinfo(np.int64).max)  # no Scalar is a larger integer
+        inside = (wide >= wide.dtype.type(max(low, -high - 1))) & (wide <= wide.dtype.type(high))
+        fits = inside if fits is None else fits & inside
+    elif to == np.float16 and number.dtype != np.float16:
+        wide = number.astype(np.float64)
+        inside = (jnp.abs(wide) <= 65504) | ~jnp.isfinite(wide)
+        fits = inside if fits is None else fits & inside
+    if fits is not None:
+        name = _C_NAMES.get(to.name, to.name)
+        context().check(fits, RuntimeError, f"value cannot be converted to type {name} without overflow")
+    return cast(value, dtype)

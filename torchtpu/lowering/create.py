@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from torchtpu.lowering import dtypes
-from torchtpu.lowering.call import cast, context
+from torchtpu.lowering.call import cast, context, filler
 from torchtpu.lowering.registry import lower
 from torchtpu.lowering.shape import iota, zeros
 
@@ -90,12 +90,12 @@ def _filled(value: jax.Array | int) -> jax.Array:
 
 @lower("full", "new_full", "full_like")
 def full(*args, dtype=None, memory_format=None, names=None):
-    return _filled(args[-1])
+    return _filled(filler(args[-1], context().out_dtype))
 
 
 @lower("scalar_tensor")
 def scalar_tensor(s, *, dtype=None):
-    return _filled(s)
+    return _filled(filler(s, context().out_dtype))
 
 
 @lower(

@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from torchtpu.lowering import dtypes
-from torchtpu.lowering.call import cast, context
+from torchtpu.lowering.call import cast, context, filler
 from torchtpu.lowering.registry import lower
 from torchtpu.lowering.shape import axis, broadcast_to, iota, take_flat, zeros
 
@@ -438,7 +438,7 @@ def index_fill(self, dim, index, value):
     context().check(in_range(index, -n, n), IndexError, message, index)
     if self.size == 0 or index.size == 0:
         return lax.reshape(self, shape)
-    value = cast(jnp.asarray(value), self.dtype)
+    value = filler(value, self.dtype)
     source = broadcast_to(lax.reshape(value, ()), (*self.shape[:dim], index.size, *self.shape[dim + 1 :]))
     return lax.reshape(put_rows("set", self, dim, wrap(index, n), source), shape)
 

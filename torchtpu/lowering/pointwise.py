@@ -7,7 +7,7 @@ import numpy as np
 from jax import lax
 
 from torchtpu.lowering import dtypes
-from torchtpu.lowering.call import cast, context
+from torchtpu.lowering.call import cast, context, filler
 from torchtpu.lowering.numeric import (
     expand,
     is_bool,
@@ -427,11 +427,17 @@ def heaviside(self, values):
 
 @lower("masked_fill")
 def masked_fill(self, mask, value):
-    return select(nonzero(mask), cast(value, self.dtype), self)
+    return select(nonzero(mask), filler(value, self.dtype), self)
 
 
 @lower("fill")
 def fill(self, value):
+    return expand(filler(value, self.dtype), self.shape)
+
+
+@lower("fill.Tensor")
+def fill_tensor(self, value):
+    """A copy, which converts as copies do."""
     return expand(cast(value, self.dtype), self.shape)
 
 

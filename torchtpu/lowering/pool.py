@@ -415,7 +415,8 @@ def _fractional(x, kernel, output_size, samples, n):
     if 0 in shape:
         return jnp.zeros(shape, x.dtype), jnp.zeros(shape, jnp.int64)
     kernel, outs = _per_dim(kernel, n), _per_dim(output_size, n)
-    batched = x.reshape(-1, *x.shape[-n - 1 :])
+    batched = x if x.ndim == n + 2 else x[None]
+    samples = samples[: batched.shape[0]]  # without a batch dimension the first samples count
     sizes = x.shape[-n:]
     flat = batched.reshape(*batched.shape[:2], -1)
     place = jnp.zeros((), jnp.int64)

@@ -91,6 +91,8 @@ def _uniform(low: jax.Array | float, high: jax.Array | float) -> jax.Array:
 
 @lower("uniform")
 def uniform(self, from_=0.0, to=1.0):
+    low, high = jnp.asarray(from_), jnp.asarray(to)
+    context().check(lax.le(low, high), RuntimeError, "uniform_ expects to return a [from, to) range, but found from > to")
     return _uniform(from_, to)
 
 

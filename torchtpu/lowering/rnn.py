@@ -32,7 +32,8 @@ def lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
     i, f, g, o = _split(_biased(input_gates, input_bias) + _biased(hidden_gates, hidden_bias), 4)
     i, f, g, o = lax.logistic(i), lax.logistic(f), lax.tanh(g), lax.logistic(o)
     cy = f * _up(cx) + i * g
-    return o * lax.tanh(cy), cy, _join(i, f, g, o)
+    # PyTorch's meta kernel does not take cells without biases: the results' dtypes are then taken from here.
+    return tuple(x.astype(cx.dtype) for x in (o * lax.tanh(cy), cy, _join(i, f, g, o)))
 
 
 @lower("_thnn_fused_lstm_cell_backward_impl")

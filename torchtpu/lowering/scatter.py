@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from torchtpu.lowering import dtypes
-from torchtpu.lowering.call import cast, context
+from torchtpu.lowering.call import cast, context, filler
 from torchtpu.lowering.index import as_dims, in_range, index_dtype, put_along, put_rows, take_along
 from torchtpu.lowering.registry import lower
 from torchtpu.lowering.shape import along, axis, broadcast_to, iota, zero, zeros
@@ -82,14 +82,24 @@ def _scatter(
     return lax.reshape(out, shape)
 
 
-@lower("scatter.src", "scatter.value")
+@lower("scatter.src")
 def scatter_src(self, dim, index, src):
-    return _scatter(self, dim, index, cast(jnp.asarray(src), self.dtype), "set")
+    return _scatter(self, dim, index, cast(src, self.dtype), "set")
 
 
-@lower("scatter.reduce", "scatter.value_reduce")
+@lower("scatter.value")
+def scatter_value(self, dim, index, value):
+    return _scatter(self, dim, index, filler(value, self.dtype), "set")
+
+
+@lower("scatter.reduce")
 def scatter_with_reduce(self, dim, index, src, *, reduce):
-    return _scatter(self, dim, index, cast(jnp.asarray(src), self.dtype), _KINDS[reduce])
+    return _scatter(self, dim, index, cast(src, self.dtype), _KINDS[reduce])
+
+
+@lower("scatter.value_reduce")
+def scatter_value_reduce(self, dim, index, value, *, reduce):
+    return _scatter(self, dim, index, filler(value, self.dtype), _KINDS[reduce])
 
 
 @lower("scatter_add")

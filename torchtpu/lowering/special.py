@@ -9,7 +9,7 @@ import jax.scipy.special as jsp
 import numpy as np
 from jax import lax
 
-from torchtpu.lowering.numeric import expand, literal, select
+from torchtpu.lowering.numeric import expand, literal, rint, select
 from torchtpu.lowering.registry import pointwise
 
 for _names, _fn in {
@@ -50,6 +50,8 @@ def _sign_of(x):
 
 @pointwise("polygamma", kind="int_to_float", promoting=())
 def polygamma(n, self):
+    if not isinstance(n, int):  # polygamma_(self, n) has them the other way round
+        n, self = self, n
     if n == 0:
         return digamma(self)
     if n == 1:
@@ -63,8 +65,8 @@ def _trigamma(x):
     """Reflection below 1/2, as the CPU does; the poles at 0, -1, ... come out infinite."""
     reflect = x < 0.5
     positive = lax.zeta(expand(literal(x, 2), x.shape), select(reflect, 1 - x, x))
-    fraction = x - lax.floor(x)
-    sine = lax.sin(math.pi * fraction)
+    # From the nearest integer the distance is exact, and the sine of a small angle is as exact as the angle.
+    sine = lax.sin(math.pi * (x - rint(x)))
     return select(reflect, (math.pi / sine) ** 2 - positive, positive)
 
 
@@ -74,10 +76,17 @@ def zeta(self, other):
 
 
 def _zeta(s, q):
-    """Hurwitz zeta; terms with a negative base are summed first, XLA's expansion needs the rest."""
+    """Hurwitz zeta; terms with a negative base are summed first, XLA's expansion needs the rest.
+
+    In double precision, as on the CPU: odd powers of negative and positive bases cancel nearly all digits. For the same
+    reason the terms are added up to well beyond the cancellation.
+    """
+    out_dtype = q.dtype
+    s, q = s.astype(np.float64), q.astype(np.float64)
+    negative = (q < 0) & (q != lax.floor(q))
 
     def pending(base):
-        return (base < 0) & (base != lax.floor(base))
+        return negative & (base < 9)
 
     def step(state):
         base, total = state
@@ -90,7 +99,7 @@ def _zeta(s, q):
     pole = (q <= 0) & (q == lax.floor(q))
     out = select(pole, np.inf, select((q < 0) & (s != lax.floor(s)), np.nan, out))
     out = select(s == np.inf, select(q == 1, 1, select(q < 1, literal(q, np.inf), np.nan)), out)
-    return select(s == 1, np.inf, select(s < 1, np.nan, out))
+    return select(s == 1, np.inf, select(s < 1, np.nan, out)).astype(out_dtype)
 
 
 @pointwise("igamma", "special_gammainc")

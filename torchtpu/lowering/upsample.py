@@ -149,12 +149,29 @@ def apply_table(x, axis, places, weights):
     return sum(terms[1:], terms[0])
 
 
+def _fixed_point(x, axis, places, weights):
+    """`apply_table` on uint8 as the CPU does it: 16-bit weights, a rounded and saturated uint8 after each dimension."""
+    weights = weights.copy()
+    for k in range(1, weights.shape[1]):  # taps that the border moved to one place count as one, before they are rounded
+        for j in range(k):
+            same = places[:, j] == places[:, k]
+            weights[:, j] += np.where(same, weights[:, k], 0)
+            weights[:, k] = np.where(same, 0, weights[:, k])
+    largest, precision = weights.max(initial=0), 0
+    while precision < 22 and int(0.5 + largest * 2 ** (precision + 1)) < 2**15:
+        precision += 1
+    whole = np.trunc(weights * 2.0**precision + np.copysign(0.5, weights)).astype(np.int32)
+    total = apply_table(x.astype(jnp.int32), axis, places, whole)
+    return jnp.clip((total + (1 << precision >> 1)) >> precision, 0, 255).astype(x.dtype)
+
+
 def _wide(x):
     return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.integer) else x.astype(dtypes.opmath(x.dtype))
 
 
 def _kind(x):
-    return np.float64 if x.dtype == jnp.float64 else np.float32
+    """The type that positions are computed in: doubles for uint8 as well, whose weights are rounded once."""
+    return np.float64 if x.dtype in (jnp.float64, jnp.uint8) else np.float32
 
 
 def _resample(x, output_size, tables):
@@ -163,6 +180,10 @@ def _resample(x, output_size, tables):
         return jnp.zeros(context().out_shape, x.dtype)
     integral = jnp.issubdtype(x.dtype, jnp.integer)
     selects = all((w == 1).all() and w.shape[1] == 1 for _, w in tables)
+    if x.dtype == jnp.uint8 and len(tables) == 2 and not selects:
+        for i, (places, weights) in reversed(list(enumerate(tables))):
+            x = _fixed_point(x, first + i, places, weights)
+        return x
     out = x if selects else _wide(x)
     for i, (places, weights) in reversed(list(enumerate(tables))):
         out = apply_table(out, first + i, places, weights)

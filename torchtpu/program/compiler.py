@@ -103,9 +103,9 @@ def build_parts(windows: list[dict[str, Any]]) -> list[Program | None]:
     """Programs of one operation each, compiled side by side. None for one that cannot be: running it says why."""
     location = user_line()
     programs = [Program(WindowFunction(w), w["donated"], w["device"], location, part=True) for w in windows]
+    if compiles_forbidden() or len(programs) < 2 or not threading.main_thread().is_alive():
+        return [None] * len(programs)  # each is compiled when it runs
     pool = _pool("torchtpu-parts", max(1, min(4, len(os.sched_getaffinity(0)))))
-    if compiles_forbidden():
-        return [None] * len(programs)
     futures = [pool.submit(program.compile) for program in programs]
     concurrent.futures.wait(futures)
     return [program if future.exception() is None else None for program, future in zip(programs, futures, strict=True)]

@@ -21,6 +21,7 @@ try:
 except (ImportError, AttributeError):  # a jaxlib that names them differently
     batched_device_put = None
 
+_MOST_DIMENSIONS = 64
 _READ, _WRITE = 0x100, 0x200
 _view_memory = ctypes.pythonapi.PyMemoryView_FromMemory
 _view_memory.restype = ctypes.py_object
@@ -60,8 +61,11 @@ def _put(host: np.ndarray, index: int) -> Any:
 def from_host(address: int, nbytes: int, dtype: str, shape: tuple[int, ...], device_index: int) -> Any:
     """A jax.Array with a copy of the `nbytes` bytes at `address`, row-major, as `shape` and `dtype`.
 
-    Raises ValueError when the sizes do not agree, TypeError for an unknown dtype.
+    Raises ValueError when the sizes do not agree, TypeError for an unknown dtype, RuntimeError for more dimensions than
+    numpy, and with it JAX, has.
     """
+    if len(shape) > _MOST_DIMENSIONS:
+        raise RuntimeError(f"only tensors with up to {_MOST_DIMENSIONS} dims are supported on tpu")
     kind = numpy_dtype(dtype)
     if nbytes == 0:
         return _put(np.empty(shape, kind), device_index)
