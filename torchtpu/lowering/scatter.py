@@ -127,18 +127,6 @@ def index_reduce(self, dim, index, source, reduce, *, include_self=True):
 # Counting
 
 
-@lower("bincount")
-def bincount(self, weights=None, minlength=0):
-    (n,), dtype = context().out_shape, context().out_dtype
-    context().check(
-        lax.ge(self, zero(self.dtype)), RuntimeError, "bincount only supports 1-d non-negative integral inputs."
-    )
-    if self.size == 0 or n == 0:
-        return zeros((n,), dtype)
-    updates = lax.full(self.shape, 1, dtype) if weights is None else cast(weights, dtype)
-    return put_rows("add", zeros((n,), dtype), 0, self.astype(index_dtype(n)), updates, drop=True)
-
-
 def _extremes(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     every = tuple(range(x.ndim))
     return (
@@ -206,10 +194,9 @@ def _histogram(
     edges: Sequence[jax.Array],
     weight: jax.Array | None,
     density: bool,
-    dtype: np.dtype,
 ) -> jax.Array:
     """Counts of the points x (N, D) in the cells between edges; the last edge of a dimension belongs to its last bin."""
-    shape = tuple(e.shape[0] - 1 for e in edges)
+    shape, dtype = tuple(e.shape[0] - 1 for e in edges), x.dtype
     size = math.prod(shape)
     if x.shape[0] == 0:
         return zeros(shape, dtype)
@@ -240,12 +227,12 @@ def _points(self: jax.Array) -> jax.Array:
 def histogram_bin_ct(self, bins=100, *, range=None, weight=None, density=False):
     x = lax.reshape(self, (self.size, 1))
     (edge,) = _edges(x, [bins], range)
-    return _histogram(x, [edge], weight, density, context().out_dtype), edge
+    return _histogram(x, [edge], weight, density), edge
 
 
 @lower("histogram.bins_tensor")
 def histogram_bins_tensor(self, bins, *, weight=None, density=False):
-    return _histogram(lax.reshape(self, (self.size, 1)), [bins], weight, density, context().out_dtype), bins
+    return _histogram(lax.reshape(self, (self.size, 1)), [bins], weight, density), bins
 
 
 @lower("_histogramdd_bin_edges")
@@ -256,12 +243,12 @@ def histogramdd_bin_edges(self, bins, *, range=None, weight=None, density=False)
 @lower("_histogramdd_from_bin_cts")
 def histogramdd_from_bin_cts(self, bins, *, range=None, weight=None, density=False):
     x = _points(self)
-    return _histogram(x, _edges(x, bins, range), weight, density, context().out_dtype)
+    return _histogram(x, _edges(x, bins, range), weight, density)
 
 
 @lower("_histogramdd_from_bin_tensors")
 def histogramdd_from_bin_tensors(self, bins, *, weight=None, density=False):
-    return _histogram(_points(self), bins, weight, density, context().out_dtype)
+    return _histogram(_points(self), bins, weight, density)
 
 
 # Searching

@@ -1,0 +1,107 @@
+"""Operators whose results' sizes depend on data give the CPU's results and errors, and nothing runs on the CPU."""
+
+import pytest
+import torch
+
+import torchtpu
+
+aten = torch.ops.aten
+NAN = float("nan")
+DTYPES = [
+    torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.uint16, torch.float16, torch.bfloat16, torch.float32,
+    torch.float64, torch.complex64, torch.float8_e4m3fn,
+]  # fmt: skip
+
+
+def outcome(device, fn, *args):
+    """The results of `fn` as CPU tensors, or its error's type and text."""
+    try:
+        results = fn(*(a.to(device) if isinstance(a, torch.Tensor) else a for a in args))
+    except Exception as error:
+        return type(error).__name__, str(error).split("\n")[0]
+    return [r.cpu() for r in (results if isinstance(results, tuple) else (results,))]
+
+
+def check(fn, *args):
+    """Asserts that the device's outcome is the CPU's."""
+    want, before = outcome("cpu", fn, *args), torchtpu.fallbacks()
+    got = outcome("tpu", fn, *args)
+    assert torchtpu.fallbacks() == before
+    if isinstance(want, tuple):
+        assert got == want
+    else:
+        assert not isinstance(got, tuple), got
+        for g, w in zip(got, want, strict=True):
+            torch.testing.assert_close(g, w, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_unique(dtype):
+    torch.manual_seed(0)
+    for shape in [(9,), (3, 4), (0,), (), (0, 3), (1,)]:
+        x = torch.randint(0, 3, shape).to(dtype)
+        for inverse, counts in [(True, True), (False, True), (True, False), (False, False)]:
+            check(aten._unique2.default, x, True, inverse, counts)
+            check(aten.unique_consecutive.default, x, inverse, counts)
+        check(aten._unique2.default, x, False, True, True)
+        check(aten._unique.default, x, True, True)
+        for dim in (0, 1, -1):
+            for flag in (True, False):
+                check(aten.unique_dim.default, x, dim, True, flag, flag)
+                check(aten.unique_consecutive.default, x, flag, flag, dim)
+                check(aten.unique_dim_consecutive.default, x, dim, flag, flag)
+
+
+def test_unique_slices_nan_and_zeros(mode):
+    x = torch.randint(0, 2, (5, 2, 3))
+    for dim in (0, 1, 2):
+        check(aten.unique_dim.default, x, dim, True, True, True)
+    x = torch.tensor([1.0, NAN, 2.0, NAN, -0.0, 0.0])
+    check(aten._unique2.default, x, True, True, True)
+    check(aten.unique_consecutive.default, torch.tensor([NAN, NAN, 1.0, 1.0]), True, True)
+    check(torch.unique, x.reshape(2, 3).T)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_bincount(dtype):
+    x = torch.tensor([1, 3, 3, 0]).to(dtype)
+    check(torch.bincount, x)
+    for weights in (None, torch.rand(4), torch.rand(4).double(), torch.tensor([1, 2, 3, 4]), torch.rand(4).half()):
+        for minlength in (0, 2, 9, -1):
+            check(torch.bincount, x, weights, minlength)
+
+
+def test_bincount_edges(mode):
+    empty = torch.empty(0, dtype=torch.int64)
+    for args in [(empty,), (empty, None, 3), (empty, torch.empty(0), 3), (torch.tensor([-1, 2]),), (torch.tensor([[1, 2]]),)]:
+        check(torch.bincount, *args)
+    check(torch.bincount, torch.tensor([1, 2]), torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES[:-1])
+def test_nonzero_and_masked_select(dtype):
+    for shape in [(4, 5), (3,), (), (0, 3)]:
+        x = torch.randint(0, 2, shape).to(dtype)
+        check(torch.nonzero, x)
+        check(torch.argwhere, x)
+        check(torch.masked_select, x, x != 0)
+    check(torch.masked_select, torch.arange(5).to(dtype), torch.rand(3, 5) < 0.5)
+    check(torch.masked_select, torch.arange(5).to(dtype), torch.arange(5))
+
+
+def test_out_forms(mode):
+    x, mask = torch.tensor([[0, 5], [7, 0]]), torch.tensor([[True, False], [True, True]])
+    for dtype in (torch.int64, torch.int32):
+        check(lambda x: torch.nonzero(x, out=torch.empty(0, dtype=dtype, device=x.device)), x)
+        check(lambda x, m: torch.masked_select(x, m, out=torch.empty(0, dtype=dtype, device=x.device)), x, mask)
+
+
+def test_histograms_infer_their_sizes(mode):
+    torch.manual_seed(0)
+    x, edges = torch.randn(30), torch.tensor([-2.0, -0.5, 0.0, 1.0])
+    check(torch.histogram, x, edges)
+    check(lambda x: torch.histogram(x, 4, range=(-1.0, 2.0)), x)
+    check(lambda x: torch.histogram(x, 4).hist, x)
+    check(lambda x: torch.histogramdd(x.reshape(15, 2), [2, 3]).hist, x)
+    check(lambda x: torch.histogram(x, 3), torch.tensor([1.0, NAN]))
+    check(lambda x: torch.histogram(x, 3), torch.tensor([1, 2]))
