@@ -8,8 +8,7 @@ import torchtpu
 aten = torch.ops.aten
 NAN = float("nan")
 DTYPES = [
-    torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64, torch.uint16, torch.float16, torch.bfloat16, torch.float32,
-    torch.float64, torch.complex64, torch.float8_e4m3fn,
+    torch.bool, torch.uint8, torch.int64, torch.uint16, torch.bfloat16, torch.float32, torch.complex64, torch.float8_e4m3fn,
 ]  # fmt: skip
 
 
@@ -38,14 +37,14 @@ def check(fn, *args):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_unique(dtype):
     torch.manual_seed(0)
-    for shape in [(9,), (3, 4), (0,), (), (0, 3), (1,)]:
+    for shape in [(3, 4), (), (0, 3)]:
         x = torch.randint(0, 3, shape).to(dtype)
         for inverse, counts in [(True, True), (False, True), (True, False), (False, False)]:
             check(aten._unique2.default, x, True, inverse, counts)
             check(aten.unique_consecutive.default, x, inverse, counts)
         check(aten._unique2.default, x, False, True, True)
         check(aten._unique.default, x, True, True)
-        for dim in (0, 1, -1):
+        for dim in (0, -1):
             for flag in (True, False):
                 check(aten.unique_dim.default, x, dim, True, flag, flag)
                 check(aten.unique_consecutive.default, x, flag, flag, dim)
@@ -60,15 +59,18 @@ def test_unique_slices_nan_and_zeros(mode):
     check(aten._unique2.default, x, True, True, True)
     check(aten.unique_consecutive.default, torch.tensor([NAN, NAN, 1.0, 1.0]), True, True)
     check(torch.unique, x.reshape(2, 3).T)
+    for shape in [(0,), (1,), (9,)]:
+        x = torch.randint(0, 3, shape)
+        check(aten._unique2.default, x, True, True, True)
+        check(aten.unique_consecutive.default, x, True, True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bincount(dtype):
     x = torch.tensor([1, 3, 3, 0]).to(dtype)
     check(torch.bincount, x)
-    for weights in (None, torch.rand(4), torch.rand(4).double(), torch.tensor([1, 2, 3, 4]), torch.rand(4).half()):
-        for minlength in (0, 2, 9, -1):
-            check(torch.bincount, x, weights, minlength)
+    for weights, minlength in [(torch.rand(4), 2), (torch.rand(4).double(), 9), (torch.tensor([1, 2, 3, 4]), -1)]:
+        check(torch.bincount, x, weights, minlength)
 
 
 def test_bincount_edges(mode):
@@ -78,7 +80,7 @@ def test_bincount_edges(mode):
     check(torch.bincount, torch.tensor([1, 2]), torch.tensor([1.0]))
 
 
-@pytest.mark.parametrize("dtype", DTYPES[:-1])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.bfloat16, torch.complex64])
 def test_nonzero_and_masked_select(dtype):
     for shape in [(4, 5), (3,), (), (0, 3)]:
         x = torch.randint(0, 2, shape).to(dtype)
@@ -103,5 +105,13 @@ def test_histograms_infer_their_sizes(mode):
     check(lambda x: torch.histogram(x, 4, range=(-1.0, 2.0)), x)
     check(lambda x: torch.histogram(x, 4).hist, x)
     check(lambda x: torch.histogramdd(x.reshape(15, 2), [2, 3]).hist, x)
-    check(lambda x: torch.histogram(x, 3), torch.tensor([1.0, NAN]))
     check(lambda x: torch.histogram(x, 3), torch.tensor([1, 2]))
+    for call in (
+        lambda: torch.histogram(torch.tensor([1.0, NAN], device="tpu"), 3),
+        lambda: torch.histogram(x.to("tpu"), 3, range=(2.0, 1.0)),
+        lambda: torch.histc(torch.tensor([1.0, NAN], device="tpu"), 3),
+        lambda: torch.histc(x.to("tpu"), 3, 2, 1),
+    ):
+        with pytest.raises(RuntimeError, match="not finite|should not exceed|must be larger"):
+            call()
+            torch.tpu.synchronize()

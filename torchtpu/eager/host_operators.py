@@ -202,11 +202,10 @@ def _lstsq(
     vector = b.dim() == 1 or b.shape == self.shape[:-1]
     right = b.unsqueeze(-1) if vector else b
     # PyTorch's own error for batches that do not fit.
-    batch = torch.add(*(torch.empty(x.shape[:-2], device="meta") for x in (self, right))).shape
-    left, right = (x.expand(*batch, *x.shape[-2:]) for x in (self, right))
+    torch.add(*(torch.empty(x.shape[:-2], device="meta") for x in (self, right)))
     if rcond is None:
         rcond = torch.finfo(self.dtype).eps * max(m, n)
-    solution, residuals, rank, values = torch.ops.torchtpu.lstsq(left, right, rcond, driver)
+    solution, residuals, rank, values = torch.ops.torchtpu.lstsq(self, right, rcond, driver)
     full = m > n and driver != "gelsy" and (driver == "gels" or bool((rank == n).all()))
     return (
         solution.squeeze(-1) if vector else solution,

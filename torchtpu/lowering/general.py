@@ -200,17 +200,19 @@ def _lstsq_full_rank(A, B):
 
 @lower("torchtpu::lstsq")
 def lstsq(A, B, rcond, driver):
-    """Solutions, squared residuals, ranks (int64) and singular values for A (*, m, n) and B (*, m, k).
+    """Solutions, squared residuals, ranks (int64) and singular values for A (*, m, n) and B (*, m, k), whose batches broadcast.
 
     Singular values below rcond times the largest are taken for zero, and the solution is the one of least norm; "gels"
     takes the rank for full.
     """
-    (*batch, m, n), k = A.shape, B.shape[-1]
-    values = jnp.zeros((*batch, min(m, n)), A.real.dtype)
-    rank = jnp.zeros(batch, jnp.int64)
+    m, n = A.shape[-2:]
+    values = jnp.zeros((*A.shape[:-2], min(m, n)), A.real.dtype)
+    rank = jnp.zeros(A.shape[:-2], jnp.int64)
     if A.size == 0 or B.size == 0:
-        solution = jnp.zeros((*batch, n, k), A.dtype)
-    elif driver == "gels":
+        batch = jnp.broadcast_shapes(A.shape[:-2], B.shape[:-2])
+        residuals = jnp.broadcast_to(jnp.sum(_squared(B), -2), (*batch, B.shape[-1]))  # gels gives zeros
+        return jnp.zeros((*batch, n, B.shape[-1]), A.dtype), residuals * (driver != "gels"), rank, values
+    if driver == "gels":
         solution = _lstsq_full_rank(A, B)
     else:
         u, values, vh = jnp.linalg.svd(A, full_matrices=False)
@@ -218,8 +220,7 @@ def lstsq(A, B, rcond, driver):
         rank = keep.sum(-1)
         inverse = jnp.where(keep, 1 / jnp.where(keep, values, 1), 0)
         solution = dot(mH(vh), inverse[..., None].astype(A.dtype) * dot(mH(u), B))
-    residual = B - dot(A, solution)
-    return solution, jnp.sum(_squared(residual), -2), rank, values
+    return solution, jnp.sum(_squared(B - dot(A, solution)), -2), rank, values
 
 
 def _squared(x):

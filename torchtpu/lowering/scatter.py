@@ -141,11 +141,12 @@ def _widened(low: jax.Array, high: jax.Array, by: float) -> tuple[jax.Array, jax
     return lax.select(empty, lax.sub(low, margin), low), lax.select(empty, lax.add(high, margin), high)
 
 
-def _check_finite(low: jax.Array, high: jax.Array, name: str) -> None:
-    if np.issubdtype(low.dtype, np.integer):
-        return
-    finite = lax.bitwise_and(lax.is_finite(low), lax.is_finite(high))
-    context().check(finite, RuntimeError, f"{name}: the range of the input is not finite")
+def _check_range(low: jax.Array, high: jax.Array, name: str, order: str) -> None:
+    """A range that is finite and not reversed."""
+    if not np.issubdtype(low.dtype, np.integer):
+        finite = lax.bitwise_and(lax.is_finite(low), lax.is_finite(high))
+        context().check(finite, RuntimeError, f"torch.{name} is not finite")
+    context().check(lax.le(low, high), RuntimeError, order)
 
 
 @lower("histc")
@@ -157,8 +158,9 @@ def histc(self, bins=100, min=0, max=0):
     low, high = cast(jnp.asarray(min), x.dtype), cast(jnp.asarray(max), x.dtype)
     # Equal ends ask for the range of the data.
     same, (least, most) = lax.eq(low, high), _extremes(x)
-    low, high = _widened(lax.select(same, least, low), lax.select(same, most, high), 1)
-    _check_finite(low, high, "histc")
+    low, high = lax.select(same, least, low), lax.select(same, most, high)
+    _check_range(low, high, "histc: the range", "torch.histc: max must be larger than min")
+    low, high = _widened(low, high, 1)
     compute = np.dtype(np.float64) if np.issubdtype(dtype, np.integer) else dtypes.opmath(dtype)
     inside = lax.bitwise_and(lax.ge(x, broadcast_to(low, x.shape)), lax.le(x, broadcast_to(high, x.shape)))
     x, low, high = x.astype(compute), low.astype(compute), high.astype(compute)
@@ -179,8 +181,9 @@ def _edges(x: jax.Array, bins: Sequence[int], ranges: Sequence[jax.Array] | None
             low, high = _extremes(column)
         else:
             low, high = jnp.zeros((), x.dtype), jnp.ones((), x.dtype)
+        order = f"torch.histogramdd: min should not exceed max for dimension {d}"
+        _check_range(low, high, f"histogramdd: dimension {d}'s range", order)
         low, high = _widened(low, high, 0.5)
-        _check_finite(low, high, "histogramdd")
         step = lax.div(lax.sub(high, low), np.asarray(n, x.dtype))
         index = iota(np.int32, (n + 1,), 0)
         up = low + index.astype(x.dtype) * step

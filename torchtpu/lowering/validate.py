@@ -43,3 +43,8 @@ def _pow(signature: Any, arguments: dict[str, Any]) -> None:
         return
     if isinstance(exponent[1], int) and exponent[1] < 0:
         raise RuntimeError("Integers to negative integer powers are not allowed.")
+
+
+@_check("histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors")
+def _histogram(signature: Any, arguments: dict[str, Any]) -> None:
+    torch.histogram(torch.zeros(1, dtype=_dtype(signature, arguments["self"])), 1)  # raises for other dtypes
