@@ -22,6 +22,15 @@ _INTERNAL = (
 )
 
 
+# Conversions to layouts that XLA lacks.
+_SPARSE = ("_to_sparse", "_to_sparse.sparse_dim", "_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc")
+
+
+def _no_sparse(*args: Any, **kwargs: Any) -> Any:
+    """Refuses a conversion that would otherwise run on the CPU and fail on the way back."""
+    raise NotImplementedError("sparse tensors are not supported on tpu. Convert on the CPU: .cpu().to_sparse()")
+
+
 def _refuse(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> None:
     """Raises what the CPU raises for these arguments, which it sees as small tensors with the same sizes being equal."""
     sizes = sorted({n for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor) for n in a.shape} | {0, 1})
@@ -188,6 +197,31 @@ def _bincount(self: torch.Tensor, weights: torch.Tensor | None = None, minlength
     return torch.zeros(size, dtype=dtype, device=self.device).index_add_(0, self.long(), source)
 
 
+def _padded_to_jagged(dense: torch.Tensor, offsets: list[torch.Tensor], total_L: int | None = None) -> torch.Tensor:
+    """The rows of dense (batch, width, *), cut to the lengths that offsets int64[batch + 1] give, one after the other."""
+    (ends,) = offsets
+    total = int(ends[-1]) if total_L is None else total_L
+    position = torch.arange(total, device=dense.device)
+    row = torch.searchsorted(ends[1:], position, right=True)
+    column = (position - ends.index_select(0, row)).clamp(max=dense.shape[1] - 1)  # rows may be cut to the width
+    return dense.flatten(0, 1).index_select(0, row * dense.shape[1] + column)
+
+
+def _kaiser_window(
+    window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None, device: torch.device | None = None, pin_memory: bool | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Kaiser's window, floating[window_length]; PyTorch's own composition calls a kernel of the CPU."""
+    result = torch.kaiser_window(min(window_length, 2), periodic, beta, dtype=dtype, layout=layout).dtype  # raises for bad arguments
+    if window_length <= 1:
+        return torch.ones(window_length, dtype=result, device=device)
+    compute = torch.float64 if result == torch.float64 else torch.float32
+    middle = (window_length - 1 + periodic) / 2
+    ratio = torch.arange(window_length, dtype=compute, device=device) / middle - 1
+    window = torch.i0(beta * (1 - ratio * ratio).sqrt()) / torch.i0(torch.full((), beta, dtype=compute, device=device))
+    return window.to(result)
+
+
 # Least squares
 
 
@@ -235,9 +269,15 @@ def register() -> None:
         "unique_dim_consecutive": _unique_dim_consecutive,
         "unique_consecutive": _unique_consecutive,
         "bincount": _bincount,
+        "_padded_dense_to_jagged_forward": _padded_to_jagged,
         "linalg_lstsq": _lstsq,
+        "kaiser_window": _kaiser_window,
+        "kaiser_window.periodic": _kaiser_window,
+        "kaiser_window.beta": _kaiser_window,
     }
     for name, kernel in kernels.items():
         library.impl(name, kernel)
         if kernel in (_nonzero, _masked_select, _lstsq):  # the others' is PyTorch's own
             library.impl(name + ".out", _out_form(getattr(aten, name).out, kernel))
+    for name in _SPARSE:
+        library.impl(name, _no_sparse)

@@ -44,8 +44,8 @@ from typing import Any
 import torch
 
 MODULES = (
-    "pointwise", "elementary", "special", "bessel", "polynomials", "reduce", "foreach", "optimizers", "create", "shape", "pad", "index", "scatter", "sort", "scan",
-    "random", "embedding", "matmul", "linalg", "general", "conv", "pool", "norm", "activation", "loss", "distance", "ctc", "attention", "rnn",
+    "pointwise", "elementary", "special", "bessel", "polynomials", "reduce", "foreach", "optimizers", "create", "shape", "pad", "index", "scatter", "segment", "sort",
+    "scan", "random", "embedding", "matmul", "linalg", "general", "conv", "pool", "norm", "activation", "loss", "distance", "ctc", "attention", "rnn",
     "upsample", "grid", "fft", "complex", "amp", "internal",
 )
 

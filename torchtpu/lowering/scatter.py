@@ -19,7 +19,7 @@ from torchtpu.lowering.shape import along, axis, broadcast_to, iota, zero, zeros
 _KINDS = {"add": "add", "sum": "add", "mean": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min"}
 
 
-def _identity(kind: str, dtype: np.dtype) -> np.ndarray:
+def identity(kind: str, dtype: np.dtype) -> np.ndarray:
     """The value that a reduction leaves unchanged."""
     if kind in ("add", "mul"):
         return np.asarray(kind == "mul", dtype)
@@ -71,7 +71,7 @@ def _scatter(
     part = lax.slice(self, [0] * self.ndim, part_shape)
     if not include_self:
         # Written positions forget their old value.
-        blank = lax.full(index.shape, _identity(kind, self.dtype), self.dtype)
+        blank = lax.full(index.shape, identity(kind, self.dtype), self.dtype)
         part = put_along("set", part, dim, index, blank)
     out = put_along(kind, part, dim, index, src)
     if mean:
@@ -114,7 +114,7 @@ def index_reduce(self, dim, index, source, reduce, *, include_self=True):
     source = lax.reshape(cast(source, self.dtype), (*self.shape[:dim], index.size, *self.shape[dim + 1 :]))
     kind = _KINDS[reduce]
     if not include_self:
-        self = put_rows("set", self, dim, index, lax.full(source.shape, _identity(kind, self.dtype), self.dtype))
+        self = put_rows("set", self, dim, index, lax.full(source.shape, identity(kind, self.dtype), self.dtype))
     out = put_rows(kind, self, dim, index, source)
     if reduce == "mean":
         count = put_rows(
@@ -130,8 +130,8 @@ def index_reduce(self, dim, index, source, reduce, *, include_self=True):
 def _extremes(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     every = tuple(range(x.ndim))
     return (
-        lax.reduce(x, _identity("min", x.dtype), lax.min, every),
-        lax.reduce(x, _identity("max", x.dtype), lax.max, every),
+        lax.reduce(x, identity("min", x.dtype), lax.min, every),
+        lax.reduce(x, identity("max", x.dtype), lax.max, every),
     )
 
 

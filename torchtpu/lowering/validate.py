@@ -48,3 +48,19 @@ def _pow(signature: Any, arguments: dict[str, Any]) -> None:
 @_check("histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors")
 def _histogram(signature: Any, arguments: dict[str, Any]) -> None:
     torch.histogram(torch.zeros(1, dtype=_dtype(signature, arguments["self"])), 1)  # raises for other dtypes
+
+
+@_check("segment_reduce")
+def _segment_reduce(signature: Any, arguments: dict[str, Any]) -> None:
+    dtype = _dtype(signature, arguments["data"])
+    torch.segment_reduce(torch.zeros(1, dtype=dtype), "sum", lengths=torch.ones(1, dtype=torch.int64))
+
+
+@_check("hash_tensor")
+def _hash_tensor(signature: Any, arguments: dict[str, Any]) -> None:
+    torch.hash_tensor(torch.zeros(1, dtype=_dtype(signature, arguments["self"])), mode=arguments["mode"][1])
+
+
+@_check("_assert_async")
+def _assert_async(signature: Any, arguments: dict[str, Any]) -> None:
+    torch.is_nonzero(torch.ones([min(n, 2) for n in signature.operands[0].view.sizes]))
