@@ -96,6 +96,11 @@ def test_out_forms(mode):
     for dtype in (torch.int64, torch.int32):
         check(lambda x: torch.nonzero(x, out=torch.empty(0, dtype=dtype, device=x.device)), x)
         check(lambda x, m: torch.masked_select(x, m, out=torch.empty(0, dtype=dtype, device=x.device)), x, mask)
+    for dtype in (torch.float32, torch.float64):
+        outs = lambda x, n: tuple(torch.empty(0, dtype=dtype, device=x.device) for _ in range(n))  # noqa: B023, E731
+        check(lambda x: torch.histogram(x, 4, range=(-1.0, 2.0), out=outs(x, 2)), x.float())
+        check(lambda x: torch.geqrf(x, out=outs(x, 2)), torch.eye(3))
+        check(lambda x: torch.logcumsumexp(x, 0, out=outs(x, 1)[0]), torch.zeros(1, 3))
 
 
 def test_histograms_infer_their_sizes(mode):
@@ -106,6 +111,9 @@ def test_histograms_infer_their_sizes(mode):
     check(lambda x: torch.histogram(x, 4).hist, x)
     check(lambda x: torch.histogramdd(x.reshape(15, 2), [2, 3]).hist, x)
     check(lambda x: torch.histogram(x, 3), torch.tensor([1, 2]))
+    check(lambda x: torch.histogram(x, 3, weight=torch.ones(2, device=x.device)), x)
+    check(lambda x: torch.histogramdd(x.reshape(15, 2), [2]).hist, x)
+    check(lambda x, e: torch.histogram(x[:0], e, density=True), x, edges)
     for call in (
         lambda: torch.histogram(torch.tensor([1.0, NAN], device="tpu"), 3),
         lambda: torch.histogram(x.to("tpu"), 3, range=(2.0, 1.0)),

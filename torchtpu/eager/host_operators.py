@@ -22,6 +22,11 @@ _INTERNAL = (
 )
 
 
+# Operators whose `out=` form, named here, cannot be told the result's size, since PyTorch has no meta kernel for them.
+_UNSIZED = {
+    "_logcumsumexp": "out", "geqrf": "a", "histogram.bin_ct": "bin_ct_out", "histogram.bins_tensor": "bins_tensor_out",
+}  # fmt: skip
+
 # Conversions to layouts that XLA lacks.
 _SPARSE = ("_to_sparse", "_to_sparse.sparse_dim", "_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc")
 
@@ -279,5 +284,9 @@ def register() -> None:
         library.impl(name, kernel)
         if kernel in (_nonzero, _masked_select, _lstsq):  # the others' is PyTorch's own
             library.impl(name + ".out", _out_form(getattr(aten, name).out, kernel))
+    for name, out in _UNSIZED.items():
+        base, _, overload = name.partition(".")
+        packet = getattr(aten, base)
+        library.impl(f"{base}.{out}", _out_form(getattr(packet, out), getattr(packet, overload or "default")))
     for name in _SPARSE:
         library.impl(name, _no_sparse)

@@ -201,8 +201,6 @@ def _histogram(
     """Counts of the points x (N, D) in the cells between edges; the last edge of a dimension belongs to its last bin."""
     shape, dtype = tuple(e.shape[0] - 1 for e in edges), x.dtype
     size = math.prod(shape)
-    if x.shape[0] == 0:
-        return zeros(shape, dtype)
     position, inside = None, None
     for d, edge in enumerate(edges):
         column = lax.squeeze(along(x, 1, d, d + 1), (1,))
