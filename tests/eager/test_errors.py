@@ -155,3 +155,23 @@ def test_a_failed_in_place_operation_leaves_its_tensor_as_it_was(which, monkeypa
     finally:
         monkeypatch.undo()
         registry.find.cache_clear()
+
+
+def test_asynchronous_assertions(mode):
+    torch._assert_async(torch.ones(1, device="tpu"))
+    torch.tpu.synchronize()
+    for args in [(torch.tensor(0),), (torch.tensor(0), "bad {x}"), (torch.tensor([1, 2]),)]:
+        with pytest.raises(RuntimeError) as want:
+            torch._assert_async(*args)
+        with pytest.raises(RuntimeError) as got:
+            torch._assert_async(args[0].to("tpu"), *args[1:])
+            torch.tpu.synchronize()
+        assert str(got.value).split("\n")[0] == str(want.value).split("\n")[0]
+
+
+def test_sparse_layouts_are_refused_at_the_call():
+    before = torchtpu.fallbacks()
+    for convert in (torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr, lambda x: x.to_sparse(1)):
+        with pytest.raises(NotImplementedError, match="sparse tensors are not supported on tpu"):
+            convert(torch.ones(2, 2, device="tpu"))
+    assert torchtpu.fallbacks() == before

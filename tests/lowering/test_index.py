@@ -133,12 +133,7 @@ def test_masks(dtype):
     x = make(4, 5, dtype=dtype)
     for mask in (torch.rand(4, 5) < 0.5, torch.rand(5) < 0.5, torch.zeros(4, 5, dtype=torch.bool), torch.tensor(True)):
         compare(aten.masked_scatter.default, x, mask, make(30, dtype=dtype))
-        compare(aten.masked_select.default, x, mask)
     compare(aten.masked_scatter.default, x, torch.zeros(4, 5, dtype=torch.bool), make(0, dtype=dtype))
-    compare(aten.masked_select.default, make(5, dtype=dtype), torch.rand(3, 5) < 0.5)
-    compare(aten.nonzero.default, x)
-    compare(aten.nonzero.default, make(dtype=dtype))
-    compare(aten.nonzero.default, make(0, 3, dtype=dtype))
     compare(aten.nonzero_static.default, x, size=30, fill_value=-7)
     compare(aten.nonzero_static.default, x, size=2)
     mask = torch.rand(4, 5) < 0.5

@@ -71,3 +71,15 @@ def test_float32_is_exact():
     (got,), _ = evaluate(aten.mm.default, a, b)
     exact = a.double() @ b.double()
     assert ((got - exact).abs() / exact).max() < 1e-5
+
+
+def test_scaled_and_packed_products():
+    torch.manual_seed(0)
+    a, b = (torch.randn(16, 32).to(torch.float8_e4m3fn) for _ in range(2))
+    one, two = torch.tensor(2.0), torch.tensor(0.5)
+    compare(aten._scaled_mm.default, a, b.t(), one, two, out_dtype=torch.float32)
+    compare(aten._scaled_mm.default, a, b.t(), one, two, torch.randn(16).bfloat16(), out_dtype=torch.bfloat16)
+    compare(aten._scaled_mm.default, a, b.t(), torch.rand(16, 1), torch.rand(1, 16), out_dtype=torch.bfloat16)
+    rows, scales = torch.randint(-9, 9, (16, 32), dtype=torch.int8), torch.rand(16).bfloat16()
+    compare(aten._weight_int8pack_mm.default, torch.randn(4, 32).bfloat16(), rows, scales, rtol=2e-2, atol=2e-2)
+    compare(aten._compute_linear_combination.default, torch.randn(3, 4, 5), torch.randn(2, 3))

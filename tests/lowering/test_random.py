@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 import torch
 
+import torchtpu
 from torchtpu.lowering.evaluate import evaluate
 
 aten = torch.ops.aten
@@ -214,3 +216,45 @@ def test_dirichlet():
     assert_distribution(value[:, 0], scipy.stats.beta(0.5, 4.5).cdf)
     tiny = draw(aten._sample_dirichlet.default, torch.full((100, 4), 1e-3))
     assert tiny.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_dirichlet_grad(dtype):
+    rng = np.random.default_rng(0)
+    a, b = (np.exp(rng.uniform(-3, 5, 500)) for _ in range(2))
+    x = np.clip(rng.beta(a, b), 1e-6, 1 - 1e-6)
+    args = [torch.tensor(v, dtype=dtype) for v in (x, a, a + b)]
+    (got,), (want,) = evaluate(aten._dirichlet_grad.default, *args)
+    torch.testing.assert_close(got, want, rtol=5e-3, atol=1e-6)  # the CPU approximates
+    # Against the definition, by differences of the distribution function.
+    step = 1e-5 * a
+    slope = (scipy.special.betainc(a + step, b, x) - scipy.special.betainc(a - step, b, x)) / (2 * step)
+    exact = -slope / scipy.stats.beta(a, b).pdf(x) / (1 - x)
+    if dtype == torch.float64:
+        np.testing.assert_allclose(got.numpy(), exact, rtol=2e-5, atol=1e-9)
+    edge = [torch.tensor(v, dtype=dtype) for v in ([0.0, 1.0, 0.5], [0.1, 3.0, 4.0], [3.0, 4.0, 9.0])]
+    (got,), (want,) = evaluate(aten._dirichlet_grad.default, *edge)
+    torch.testing.assert_close(got, want, rtol=5e-3, atol=1e-6)
+
+
+def test_distributions_stay_on_the_device_and_have_gradients(mode):
+    before = torchtpu.fallbacks()
+    concentration = torch.tensor([[1.0, 2.0, 3.0]], device="tpu", requires_grad=True)
+    torch.distributions.Dirichlet(concentration).rsample((5,)).square().sum().backward()
+    assert concentration.grad.isfinite().all()
+    # The mean of Beta(a, 3) is a / (a + 3), and its derivative 3 / (a + 3)**2.
+    a = torch.tensor(2.0, device="tpu", requires_grad=True)
+    torch.distributions.Beta(a, torch.tensor(3.0, device="tpu")).rsample((20000,)).mean().backward()
+    assert abs(a.grad.item() - 3 / 25) < 0.01
+    count, p = torch.full((N,), 10.0, device="tpu"), torch.full((N,), 0.3, device="tpu")
+    assert abs(torch.binomial(count, p).mean().item() - 3) < 0.05
+    assert torchtpu.fallbacks() == before
+
+
+def test_kaiser_window(mode):
+    for args in [(5,), (0,), (1,), (2,), (64, False), (5, True, 2.0), (5, False, -2.0)]:
+        for dtype in (None, torch.float64):
+            got = torch.kaiser_window(*args, dtype=dtype, device="tpu").cpu()
+            torch.testing.assert_close(got, torch.kaiser_window(*args, dtype=dtype), rtol=1e-4, atol=1e-6)
+    with pytest.raises(RuntimeError, match="floating point dtypes"):
+        torch.kaiser_window(5, dtype=torch.int64, device="tpu")

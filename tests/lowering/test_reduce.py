@@ -130,3 +130,21 @@ def test_order_statistics(dtype):
     compare(aten.mode.default, torch.tensor([[1, 2, 2, 3], [4, 4, 1, 1], [0, 1, 2, 3]]).to(dtype))
     compare(aten.mode.default, x, 0, True)
     compare(aten.median.default, torch.tensor(3).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.int8])
+def test_hash_tensor(dtype):
+    x = torch.tensor([[-1.0, 2.5, 0.0], [math.nan if dtype.is_floating_point else 3, -0.0, 7.0]]).to(dtype)
+    compare(aten.hash_tensor.default, x)
+    for dim in ([0], [-1], [0, 1]):
+        compare(aten.hash_tensor.default, x, dim, keepdim=True)
+    compare(aten.hash_tensor.default, x[:, :0], [0])
+
+
+def test_hash_tensor_errors():
+    for x, options in [(torch.ones(2), {"mode": 1}), (torch.empty(0), {}), (torch.ones(2) * 1j, {}), (torch.empty(0, 3), {"dim": 0})]:
+        with pytest.raises(Exception) as want:
+            torch.hash_tensor(x, **options)
+        with pytest.raises(type(want.value)) as got:
+            torch.hash_tensor(x.to("tpu"), **options)
+        assert str(got.value).split("\n")[0] == str(want.value).split("\n")[0]

@@ -71,16 +71,6 @@ def test_reduce_nan():
             compare(aten.scatter_reduce.two, x, 0, torch.tensor([0, 1, 2, 2]), src, reduce, include_self=include)
 
 
-def test_bincount():
-    x = torch.tensor([1, 3, 3, 0])
-    compare(aten.bincount.default, x)
-    compare(aten.bincount.default, x.to(torch.uint8), None, 7)
-    compare(aten.bincount.default, x, torch.tensor([0.5, 1, 2, 3]))
-    compare(aten.bincount.default, x, torch.tensor([1, 2, 3, 4]), 2)
-    compare(aten.bincount.default, x[:0], None, 3)
-    compare(aten.bincount.default, x[:0])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_histograms(dtype):
     x = torch.randn(40, dtype=dtype)

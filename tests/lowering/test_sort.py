@@ -1,9 +1,11 @@
 """Sorting and selection by rank."""
 
+import jax
 import pytest
 import torch
 
-from torchtpu.lowering.evaluate import compare, evaluate
+from torchtpu.lowering.evaluate import compare, evaluate, to_jax
+from torchtpu.lowering.sort import lexicographic_order
 
 aten = torch.ops.aten
 ALL = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -89,21 +91,6 @@ def test_kthvalue(dtype):
         assert values.isnan().all() and expected.isnan().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.bfloat16, torch.float32])
-def test_unique(dtype):
-    for shape in [(9,), (3, 4), (0,)]:
-        x = make(*shape, dtype=dtype)
-        compare(aten._unique2.default, x, True, True, True)
-        compare(aten._unique2.default, x, True, False, False)
-        compare(aten.unique_consecutive.default, x, True, True)
-    x = torch.randint(0, 2, (6, 2, 2)).to(dtype)
-    for dim in (0, 1, -1):
-        compare(aten.unique_dim.default, x, dim, True, True, True)
-        compare(aten.unique_consecutive.default, x, True, True, dim)
-        compare(aten.unique_dim_consecutive.default, x, dim, True, True)
-    compare(aten._unique.default, torch.tensor([3, 1, 3]), True, True)
-
-
 @pytest.mark.parametrize("unique", [torch.unique, torch.unique_consecutive])
 @pytest.mark.filterwarnings("ignore:.*has no lowering")
 def test_unique_of_nothing(unique):
@@ -112,3 +99,10 @@ def test_unique_of_nothing(unique):
     got = unique(x.to("tpu"), dim=1, return_inverse=True, return_counts=True)
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a.cpu(), b)
+
+
+def test_lexicographic_order():
+    for rows in (torch.randint(0, 2, (20, 4)), torch.rand(20, 3).round(), torch.zeros(0, 3), torch.zeros(3, 0), torch.rand(6, 2) > 0.5):
+        with jax.enable_x64(True):
+            got = lexicographic_order(to_jax(rows)).tolist()
+        assert got == sorted(range(rows.shape[0]), key=lambda i: rows[i].tolist())

@@ -1,12 +1,47 @@
-"""Operators whose result's size or value depends on data: they read from the device and then record ordinary ones."""
+"""Operators whose result's size or value depends on data: they read from the device and then record ordinary ones.
+
+All elements stay on the device; what is read is a count, an extreme or a rank.
+"""
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-_library: torch.library.Library | None = None
+aten = torch.ops.aten
+_libraries: list[torch.library.Library] = []
+
+# Operators that ATen lacks and that the ones here are made of; their lowerings are in the table as all others.
+_INTERNAL = (
+    "lexicographic_order(Tensor rows) -> Tensor",
+    "lstsq(Tensor A, Tensor B, float rcond, str driver) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+# Conversions to layouts that XLA lacks.
+_SPARSE = ("_to_sparse", "_to_sparse.sparse_dim", "_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr", "_to_sparse_bsc")
+
+
+def _no_sparse(*args: Any, **kwargs: Any) -> Any:
+    """Refuses a conversion that would otherwise run on the CPU and fail on the way back."""
+    raise NotImplementedError("sparse tensors are not supported on tpu. Convert on the CPU: .cpu().to_sparse()")
+
+
+def _refuse(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> None:
+    """Raises what the CPU raises for these arguments, which it sees as small tensors with the same sizes being equal."""
+    sizes = sorted({n for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor) for n in a.shape} | {0, 1})
+
+    def small(a: Any) -> Any:
+        if not isinstance(a, torch.Tensor):
+            return a
+        shape = [sizes.index(n) for n in a.shape]
+        return torch.arange(math.prod(shape)).sqrt().reshape(shape).to(a.dtype)
+
+    op(*map(small, args), **{name: small(a) for name, a in kwargs.items()})
 
 
 def _nonzero(self: torch.Tensor) -> torch.Tensor:
@@ -72,15 +107,184 @@ def _repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None)
     return torch.searchsorted(ends, positions, right=True).to(repeats.dtype)
 
 
+# Unique values
+
+
+def _runs(ordered: torch.Tensor, order: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Runs of equal entries along the first dimension: where each starts, the run of each entry, and how long each is.
+
+    order: int64[n], where each entry came from; the runs are given for the entries in their original order.
+    """
+    n = ordered.shape[0]
+    differs = torch.ne(ordered[1:], ordered[:-1])
+    if differs.dim() > 1:
+        differs = differs.flatten(1).any(1)
+    first = torch.ones(min(n, 1), dtype=torch.bool, device=ordered.device)
+    changes = torch.cat([first, differs])
+    starts = _nonzero(changes)[:, 0]
+    run = changes.cumsum(0) - 1
+    if order is not None:
+        run = torch.empty_like(run).scatter_(0, order, run)
+    return starts, run, torch.cat([starts, starts.new_full((1,), n)]).diff()
+
+
+def _flat_unique(
+    self: torch.Tensor, order: torch.Tensor | None, ordered: torch.Tensor, inverse: bool, counts: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    starts, run, lengths = _runs(ordered, order)
+    nothing = torch.empty(0, dtype=torch.int64, device=self.device)
+    return ordered.index_select(0, starts), run.reshape(self.shape) if inverse else nothing, lengths if counts else nothing
+
+
+def _unique2(
+    self: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sorted distinct values, and if asked for int64: each element's value (of self's shape), each value's count."""
+    _refuse(aten._unique2.default, self)
+    ordered, order = self.reshape(-1).sort(stable=True)
+    return _flat_unique(self, order, ordered, return_inverse, return_counts)
+
+
+def _unique(self: torch.Tensor, sorted: bool = True, return_inverse: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """`_unique2` without counts."""
+    return _unique2(self, sorted, return_inverse)[:2]
+
+
+def _rows_unique(self: torch.Tensor, dim: int, ordered: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    moved = self.movedim(dim, 0)
+    rows = moved.reshape(moved.shape[0], -1) if self.numel() else moved.reshape(moved.shape[0], 0)
+    order = None
+    if not ordered:
+        order = torch.ops.torchtpu.lexicographic_order(rows)
+        rows = rows.index_select(0, order)
+    starts, run, lengths = _runs(rows, order)
+    values = rows.index_select(0, starts).reshape(starts.shape[0], *moved.shape[1:])
+    return values.movedim(0, dim).contiguous(), run, lengths
+
+
+def _unique_dim(
+    self: torch.Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Distinct slices of a dimension in lexicographic order, the slice that each became, and their counts."""
+    _refuse(aten.unique_dim.default, self, dim)
+    return _rows_unique(self, dim, False)
+
+
+def _unique_dim_consecutive(
+    self: torch.Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`unique_dim` that only joins neighbours."""
+    _refuse(aten.unique_dim_consecutive.default, self, dim)
+    return _rows_unique(self, dim, True)
+
+
+def _unique_consecutive(
+    self: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Values without repeated neighbours, flattened or along a dimension; inverse and counts as in `_unique2`."""
+    _refuse(aten.unique_consecutive.default, self, False, False, dim)
+    if dim is not None and (dim != 0 or self.dim() != 1):
+        return _rows_unique(self, dim, True)
+    return _flat_unique(self, None, self.reshape(-1), return_inverse, return_counts)
+
+
+def _bincount(self: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
+    """How often each of 0, 1, … occurs in an integer vector, int64; or the sum of its weights, in float."""
+    _refuse(aten.bincount.default, self, None, minlength)
+    if self.numel() == 0:
+        return torch.zeros(minlength, dtype=torch.int64, device=self.device)
+    if weights is not None and weights.shape != self.shape:
+        raise RuntimeError("weights should be 1-d and have the same length as input")
+    least, most = torch.stack(self.aminmax()).tolist()
+    if least < 0:
+        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
+    size = max(minlength, most + 1)
+    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
+    source = torch.ones_like(self, dtype=dtype) if weights is None else weights.to(dtype)
+    return torch.zeros(size, dtype=dtype, device=self.device).index_add_(0, self.long(), source)
+
+
+def _padded_to_jagged(dense: torch.Tensor, offsets: list[torch.Tensor], total_L: int | None = None) -> torch.Tensor:
+    """The rows of dense (batch, width, *), cut to the lengths that offsets int64[batch + 1] give, one after the other."""
+    (ends,) = offsets
+    total = int(ends[-1]) if total_L is None else total_L
+    position = torch.arange(total, device=dense.device)
+    row = torch.searchsorted(ends[1:], position, right=True)
+    column = (position - ends.index_select(0, row)).clamp(max=dense.shape[1] - 1)  # rows may be cut to the width
+    return dense.flatten(0, 1).index_select(0, row * dense.shape[1] + column)
+
+
+def _kaiser_window(
+    window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None, device: torch.device | None = None, pin_memory: bool | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Kaiser's window, floating[window_length]; PyTorch's own composition calls a kernel of the CPU."""
+    result = torch.kaiser_window(min(window_length, 2), periodic, beta, dtype=dtype, layout=layout).dtype  # raises for bad arguments
+    if window_length <= 1:
+        return torch.ones(window_length, dtype=result, device=device)
+    compute = torch.float64 if result == torch.float64 else torch.float32
+    middle = (window_length - 1 + periodic) / 2
+    ratio = torch.arange(window_length, dtype=compute, device=device) / middle - 1
+    window = torch.i0(beta * (1 - ratio * ratio).sqrt()) / torch.i0(torch.full((), beta, dtype=compute, device=device))
+    return window.to(result)
+
+
+# Least squares
+
+
+def _lstsq(
+    self: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Solutions X of min |A X - B|; residuals, ranks (int64) and singular values where LAPACK's driver gives them, else empty."""
+    if b.numel():
+        _refuse(aten.linalg_lstsq.default, self, b, rcond, driver=driver)
+    driver = driver or "gelsy"
+    m, n = self.shape[-2:]
+    vector = b.dim() == 1 or b.shape == self.shape[:-1]
+    right = b.unsqueeze(-1) if vector else b
+    # PyTorch's own error for batches that do not fit.
+    torch.add(*(torch.empty(x.shape[:-2], device="meta") for x in (self, right)))
+    if rcond is None:
+        rcond = torch.finfo(self.dtype).eps * max(m, n)
+    solution, residuals, rank, values = torch.ops.torchtpu.lstsq(self, right, rcond, driver)
+    full = m > n and driver != "gelsy" and (driver == "gels" or bool((rank == n).all()))
+    return (
+        solution.squeeze(-1) if vector else solution,
+        residuals if full else residuals.new_empty(0),
+        rank if driver != "gels" else rank.new_empty(0),
+        values if driver in ("gelsd", "gelss") else values.new_empty(0),
+    )
+
+
 def register() -> None:
-    """Registers these kernels on the device's key, once."""
-    global _library
-    if _library is not None:
+    """Registers these kernels on the device's key and the internal operators' schemas, once."""
+    if _libraries:
         return
-    _library = torch.library.Library("aten", "IMPL", "PrivateUse1")
-    _library.impl("nonzero", _nonzero)
-    _library.impl("masked_select", _masked_select)
-    _library.impl("nonzero.out", _nonzero_out)
-    _library.impl("masked_select.out", _masked_select_out)
-    _library.impl("equal", _equal)
-    _library.impl("repeat_interleave.Tensor", _repeat_interleave)
+    internal = torch.library.Library("torchtpu", "FRAGMENT")
+    for schema in _INTERNAL:
+        internal.define(schema)
+    library = torch.library.Library("aten", "IMPL", "PrivateUse1")
+    _libraries.extend([internal, library])
+    kernels: dict[str, Callable[..., Any]] = {
+        "nonzero": _nonzero,
+        "masked_select": _masked_select,
+        "nonzero.out": _nonzero_out,
+        "masked_select.out": _masked_select_out,
+        "equal": _equal,
+        "repeat_interleave.Tensor": _repeat_interleave,
+        "_unique": _unique,
+        "_unique2": _unique2,
+        "unique_dim": _unique_dim,
+        "unique_dim_consecutive": _unique_dim_consecutive,
+        "unique_consecutive": _unique_consecutive,
+        "bincount": _bincount,
+        "_padded_dense_to_jagged_forward": _padded_to_jagged,
+        "linalg_lstsq": _lstsq,
+        "kaiser_window": _kaiser_window,
+        "kaiser_window.periodic": _kaiser_window,
+        "kaiser_window.beta": _kaiser_window,
+    }
+    for name, kernel in kernels.items():
+        library.impl(name, kernel)
+    for name in _SPARSE:
+        library.impl(name, _no_sparse)

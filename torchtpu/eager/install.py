@@ -15,9 +15,12 @@ _UNREAD = frozenset({
 def _describe_operator(name: str, overload: str) -> dict[str, Any]:
     from torchtpu.lowering import graph, registry
     from torchtpu.program.signature import overload as find_overload
+    from torchtpu.runtime import client
 
     op = find_overload(name, overload)
     entry = registry.find(op)
+    if entry is not None and entry.platforms is not None and client.platform() not in entry.platforms:
+        entry = None
     lowered = entry is not None or graph.decomposition(op) is not None
     base = registry.functional_name(op).split(".")[0]
     in_place = name.split("::")[1] == base + "_"

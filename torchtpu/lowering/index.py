@@ -515,27 +515,6 @@ def masked_scatter_backward(grad_output, mask, sizes):
     return lax.reshape(out, tuple(sizes))
 
 
-@lower("masked_select")
-def masked_select(self, mask):
-    (count,) = context().out_shape
-    shape = np.broadcast_shapes(self.shape, mask.shape)
-    if count == 0:
-        return zeros((0,), self.dtype)
-    flat = lax.reshape(broadcast_to(self, shape), (math.prod(shape),))
-    mask = lax.reshape(broadcast_to(cast(mask, np.dtype(np.bool_)), shape), flat.shape)
-    return take_flat(flat, mask_positions(mask, count))
-
-
-@lower("nonzero")
-def nonzero(self):
-    count, ndim = context().out_shape
-    if count == 0 or ndim == 0:
-        return zeros((count, ndim), np.dtype(np.int64))
-    mask = lax.reshape(cast(self, np.dtype(np.bool_)), (self.size,))
-    found = unravel(mask_positions(mask, count), self.shape)
-    return lax.concatenate([lax.expand_dims(f, (1,)) for f in found], 1)
-
-
 @lower("nonzero_static")
 def nonzero_static(self, *, size, fill_value=-1):
     count, ndim = context().out_shape

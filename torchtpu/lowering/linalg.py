@@ -18,11 +18,13 @@ def _mT(x):
     return jnp.swapaxes(x, -1, -2)
 
 
-def _mH(x):
+def mH(x):
+    """The adjoint of a batch of matrices."""
     return jnp.conj(_mT(x)) if jnp.iscomplexobj(x) else _mT(x)
 
 
-def _matmul(a, b):
+def dot(a, b):
+    """A matrix product in the precision that the user chose."""
     return jnp.matmul(a, b, precision=precision())
 
 
@@ -30,13 +32,15 @@ def _eye(x, n):
     return jnp.broadcast_to(jnp.eye(n, dtype=x.dtype), (*x.shape[:-2], n, n))
 
 
-def _broadcast(a, b):
+def broadcast_batches(a, b):
+    """Two batches of matrices with the same leading dimensions."""
     lead = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return jnp.broadcast_to(a, lead + a.shape[-2:]), jnp.broadcast_to(b, lead + b.shape[-2:])
 
 
-def _triangular(a, b, *, left=True, upper=False, unit=False, transpose=False, conjugate=False):
-    a, b = _broadcast(a, b)
+def triangular(a, b, *, left=True, upper=False, unit=False, transpose=False, conjugate=False):
+    """Solves op(a) x = b, or x op(a) = b, for triangular a."""
+    a, b = broadcast_batches(a, b)
     if b.size == 0 or a.size == 0:
         return jnp.zeros(b.shape, b.dtype)
     return lax.linalg.triangular_solve(
@@ -68,17 +72,17 @@ def _cholesky_ex(a, upper):
     n = a.shape[-1]
     if a.size == 0:
         return a, jnp.zeros(a.shape[:-2], jnp.int32)
-    lower_part = jnp.tril(_mH(a) if upper else a)
+    lower_part = jnp.tril(mH(a) if upper else a)
     strict = jnp.tril(lower_part, -1)
     diagonal = jnp.diagonal(lower_part, axis1=-2, axis2=-1).real
-    full = strict + _mH(strict) + (jnp.eye(n, dtype=a.dtype) * diagonal[..., None, :].astype(a.dtype))
+    full = strict + mH(strict) + (jnp.eye(n, dtype=a.dtype) * diagonal[..., None, :].astype(a.dtype))
     factor = jnp.tril(lax.linalg.cholesky(full, symmetrize_input=False))
     failed = jnp.isnan(factor).any(axis=(-2, -1))
     info = lax.cond(
         failed.any(), _first_failing_minor, lambda x: jnp.zeros(x.shape[:-2], jnp.int32), full
     )
     info = jnp.where(failed, jnp.maximum(info, 1), 0).astype(jnp.int32)
-    return _mH(factor) if upper else factor, info
+    return mH(factor) if upper else factor, info
 
 
 def _not_positive(info, name):
@@ -105,12 +109,12 @@ def cholesky(self, upper=False):
 
 
 def _cholesky_solve(b, a, upper):
-    a, b = _broadcast(a, b)
+    a, b = broadcast_batches(a, b)
     if upper:
-        first = _triangular(a, b, upper=True, transpose=True, conjugate=True)
-        return _triangular(a, first, upper=True)
-    first = _triangular(a, b)
-    return _triangular(a, first, transpose=True, conjugate=True)
+        first = triangular(a, b, upper=True, transpose=True, conjugate=True)
+        return triangular(a, first, upper=True)
+    first = triangular(a, b)
+    return triangular(a, first, transpose=True, conjugate=True)
 
 
 @lower("_cholesky_solve_helper", "cholesky_solve")
@@ -128,13 +132,13 @@ def cholesky_inverse(self, upper=False):
 
 @lower("linalg_solve_triangular")
 def linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=False):
-    return _triangular(self, B, left=left, upper=upper, unit=unitriangular)
+    return triangular(self, B, left=left, upper=upper, unit=unitriangular)
 
 
 @lower("triangular_solve")
 def triangular_solve(self, A, upper=True, transpose=False, unitriangular=False):
-    A, self = _broadcast(A, self)
-    return _triangular(A, self, upper=upper, unit=unitriangular, transpose=transpose), A
+    A, self = broadcast_batches(A, self)
+    return triangular(A, self, upper=upper, unit=unitriangular, transpose=transpose), A
 
 
 # LU
@@ -222,11 +226,11 @@ def _lu_solve(lu, permutation, b, adjoint=False):
     if b.size == 0:
         return b
     if adjoint:
-        x = _triangular(lu, b, upper=True, transpose=True, conjugate=True)
-        x = _triangular(lu, x, unit=True, transpose=True, conjugate=True)
+        x = triangular(lu, b, upper=True, transpose=True, conjugate=True)
+        x = triangular(lu, x, unit=True, transpose=True, conjugate=True)
         return _take_rows(x, jnp.argsort(permutation, axis=-1))
-    x = _triangular(lu, _take_rows(b, permutation), unit=True)
-    return _triangular(lu, x, upper=True)
+    x = triangular(lu, _take_rows(b, permutation), unit=True)
+    return triangular(lu, x, upper=True)
 
 
 @lower("linalg_lu_solve")
@@ -235,7 +239,7 @@ def linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False):
     if left:
         return _lu_solve(LU, permutation, B, adjoint)
     # X A = B is A^H X^H = B^H.
-    return _mH(_lu_solve(LU, permutation, _mH(B), not adjoint))
+    return mH(_lu_solve(LU, permutation, mH(B), not adjoint))
 
 
 def _is_vector(a, b):
@@ -254,7 +258,7 @@ def linalg_solve_ex(A, B, *, left=True, check_errors=False):
     if left:
         x = _lu_solve(lu, permutation, b)
     else:
-        x = _mH(_lu_solve(lu, permutation, _mH(b), True))
+        x = mH(_lu_solve(lu, permutation, mH(b), True))
     return x[..., 0] if vector else x, lu, pivots + 1, info
 
 
@@ -332,8 +336,8 @@ def ormqr(self, input2, input3, left=True, transpose=False):
     k = input2.shape[-1]
     square = jnp.zeros((*self.shape[:-1], m), self.dtype).at[..., :k].set(self[..., :k])
     q = lax.linalg.householder_product(square, input2) if k else _eye(self, m)
-    q = _mH(q) if transpose else q
-    return _matmul(q, input3) if left else _matmul(input3, q)
+    q = mH(q) if transpose else q
+    return dot(q, input3) if left else dot(input3, q)
 
 
 @lower("_linalg_eigh")
@@ -342,9 +346,9 @@ def linalg_eigh(A, UPLO="L", compute_v=True):
     real = A.real.dtype
     if A.size == 0:
         return jnp.zeros(A.shape[:-1], real), A if compute_v else jnp.zeros((0,), A.dtype)
-    low = jnp.tril(A, -1) if UPLO.upper() == "L" else _mH(jnp.triu(A, 1))
+    low = jnp.tril(A, -1) if UPLO.upper() == "L" else mH(jnp.triu(A, 1))
     diagonal = jnp.diagonal(A, axis1=-2, axis2=-1).real.astype(A.dtype)
-    full = low + _mH(low) + jnp.eye(n, dtype=A.dtype) * diagonal[..., None, :]
+    full = low + mH(low) + jnp.eye(n, dtype=A.dtype) * diagonal[..., None, :]
     if not compute_v:
         return jnp.linalg.eigvalsh(full, symmetrize_input=False), jnp.zeros((0,), A.dtype)
     vectors, values = lax.linalg.eigh(full, symmetrize_input=False)
@@ -393,17 +397,17 @@ def linalg_matrix_exp(self):
     x = a / jnp.exp2(squarings.astype(norm.dtype))[..., None, None].astype(a.dtype)
     b = _PADE
     one = _eye(a, n)
-    x2 = _matmul(x, x)
-    x4 = _matmul(x2, x2)
-    x6 = _matmul(x4, x2)
-    odd = _matmul(x6, b[13] * x6 + b[11] * x4 + b[9] * x2) + b[7] * x6 + b[5] * x4 + b[3] * x2 + b[1] * one
-    u = _matmul(x, odd)
-    v = _matmul(x6, b[12] * x6 + b[10] * x4 + b[8] * x2) + b[6] * x6 + b[4] * x4 + b[2] * x2 + b[0] * one
+    x2 = dot(x, x)
+    x4 = dot(x2, x2)
+    x6 = dot(x4, x2)
+    odd = dot(x6, b[13] * x6 + b[11] * x4 + b[9] * x2) + b[7] * x6 + b[5] * x4 + b[3] * x2 + b[1] * one
+    u = dot(x, odd)
+    v = dot(x6, b[12] * x6 + b[10] * x4 + b[8] * x2) + b[6] * x6 + b[4] * x4 + b[2] * x2 + b[0] * one
     lu, _, permutation = _lu(v - u)
     result = _lu_solve(lu, permutation, v + u)
 
     def square(i, r):
-        return jnp.where((i < squarings)[..., None, None], _matmul(r, r), r)
+        return jnp.where((i < squarings)[..., None, None], dot(r, r), r)
 
     return lax.fori_loop(0, jnp.max(squarings), square, result)
 

@@ -154,3 +154,25 @@ def trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
         ],
     )
     return jnp.sum(out, axis=tuple(sumdim)).astype(i1.dtype)
+
+
+@lower("_compute_linear_combination")
+def compute_linear_combination(input, coefficients):
+    return jnp.tensordot(coefficients, input, 1, precision=precision())
+
+
+@lower("_weight_int8pack_mm")
+def weight_int8pack_mm(self, mat2, scales):
+    """self (m, k) times the transpose of int8 rows mat2 (n, k), of which each has its scale."""
+    compute = dtypes.opmath(self.dtype)
+    return contract(self.astype(compute), mat2.astype(compute), ((1,), (1,))) * scales.astype(compute)
+
+
+@lower("_scaled_mm")
+def scaled_mm(self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False):
+    """A product of float8 matrices (m, k) and (k, n), with a scale for each as a whole or for its rows and columns."""
+    product = contract(self.astype(jnp.float32), mat2.astype(jnp.float32), ((1,), (0,)))
+    product = product * scale_a.astype(jnp.float32) * scale_b.astype(jnp.float32)
+    if bias is not None:
+        product = product + bias.astype(jnp.float32)
+    return product if scale_result is None else product * scale_result.astype(jnp.float32)

@@ -63,9 +63,10 @@ def _standard_normal(shape: Sequence[int], dtype: np.dtype) -> jax.Array:
     return lax.mul(lax.erf_inv(u), np.asarray(np.sqrt(2), u.dtype))
 
 
-def _compute_dtype() -> np.dtype:
-    """The real type that draws of the result's type are made in."""
-    return _F64 if context().out_dtype in (_F64, np.dtype(np.complex128)) else np.dtype(np.float32)
+def _compute_dtype(dtype: np.dtype | None = None) -> np.dtype:
+    """The real type that draws of a type, by default the result's, are made in."""
+    dtype = context().out_dtype if dtype is None else dtype
+    return _F64 if dtype in (_F64, np.dtype(np.complex128)) else np.dtype(np.float32)
 
 
 def _operand(value: jax.Array | float, shape: Sequence[int], dtype: np.dtype) -> jax.Array:
@@ -200,7 +201,9 @@ def poisson(self):
 
 @lower("binomial")
 def binomial(count, prob):
-    shape, dtype = context().out_shape, _compute_dtype()
+    # PyTorch has no meta kernels for this one and for the gamma family: the results' types are taken from here.
+    shape, dtype = np.broadcast_shapes(count.shape, prob.shape), _compute_dtype(count.dtype)
+    result = count.dtype
     count, prob = _operand(count, shape, dtype), _operand(prob, shape, dtype)
     one = np.asarray(1, dtype)
     # PyTorch gives 0 for a negative count, and for prob beyond its ends what the ends give.
@@ -213,7 +216,7 @@ def binomial(count, prob):
         shape,
         dtype,
     )
-    return lax.select(bad, lax.full(shape, np.nan, dtype), draws)
+    return lax.select(bad, lax.full(shape, np.nan, dtype), draws).astype(result)
 
 
 def _below(shape: Sequence[int], count: int) -> jax.Array:
@@ -360,23 +363,57 @@ def masked_scale(self, mask, scale):
 
 @lower("_standard_gamma")
 def standard_gamma(self):
-    dtype = _compute_dtype()
+    dtype = _compute_dtype(self.dtype)
     draws = jax.random.gamma(_threefry(), self.astype(dtype), self.shape, dtype)
     # PyTorch keeps draws away from zero, where the density is not defined.
-    return lax.max(draws, np.asarray(jnp.finfo(context().out_dtype).tiny, dtype))
+    return lax.max(draws, np.asarray(jnp.finfo(self.dtype).tiny, dtype)).astype(self.dtype)
 
 
 @lower("_standard_gamma_grad")
 def standard_gamma_grad(self, output):
-    dtype = _compute_dtype()
-    return lax.random_gamma_grad(self.astype(dtype), output.astype(dtype))
+    dtype = _compute_dtype(self.dtype)
+    return lax.random_gamma_grad(self.astype(dtype), output.astype(dtype)).astype(self.dtype)
 
 
 @lower("_sample_dirichlet")
 def sample_dirichlet(self):
-    dtype = _compute_dtype()
+    dtype = _compute_dtype(self.dtype)
     # Logarithms keep tiny concentrations from giving 0 / 0.
     logs = jax.random.loggamma(_threefry(), self.astype(dtype), self.shape, dtype)
     draws = jax.nn.softmax(logs, axis=-1)
-    info = jnp.finfo(context().out_dtype)
-    return lax.clamp(np.asarray(info.tiny, dtype), draws, np.asarray(1 - float(info.epsneg), dtype))
+    info = jnp.finfo(self.dtype)
+    return lax.clamp(np.asarray(info.tiny, dtype), draws, np.asarray(1 - float(info.epsneg), dtype)).astype(self.dtype)
+
+
+def _quadrature(points: int = 81, end: float = 3.4) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights for integrals over (0, ∞): the double-exponential substitution, good for any rate of decay."""
+    t = np.linspace(-end, end, points)
+    nodes = np.exp(np.pi / 2 * np.sinh(t))
+    return nodes, nodes * np.pi / 2 * np.cosh(t) * (t[1] - t[0])
+
+
+@lower("_dirichlet_grad")
+def dirichlet_grad(x, alpha, total):
+    """How a Beta(alpha, total - alpha) draw x moves with alpha at a fixed quantile, divided by 1 - x.
+
+    That is -dF/dalpha / (pdf (1 - x)) for the distribution function F, where dF/dalpha is the integral of
+    (log t - E[log t]) pdf(t) over the side of x with less weight. CPU: piecewise approximations, right to 3e-3.
+    """
+    out = x.dtype
+    alpha, total = alpha.astype(_F64), total.astype(_F64)
+    beta = total - alpha
+    x = jnp.clip(x.astype(_F64), np.finfo(np.float64).tiny, 1 - 2.0**-53)
+    mean = lax.digamma(alpha) - lax.digamma(total)
+    log_x, log_rest = jnp.log(x), jnp.log1p(-x)
+    nodes, weights = (jnp.asarray(a) for a in _quadrature())
+    below = x * total < alpha
+
+    def add(i, sums):
+        u = nodes[i]
+        # Below: t = x exp(-u). Above: 1 - t = (1 - x) exp(-u).
+        left = jnp.exp((beta - 1) * (jnp.log1p(-x * jnp.exp(-u)) - log_rest) - u * alpha) * x / (1 - x)
+        log_t = jnp.log1p((x - 1) * jnp.exp(-u))
+        right = jnp.exp((alpha - 1) * (log_t - log_x) - u * beta)
+        return sums + weights[i] * jnp.where(below, (mean + u - log_x) * left, (log_t - mean) * right)
+
+    return lax.fori_loop(0, nodes.shape[0], add, jnp.zeros(x.shape, _F64)).astype(out)

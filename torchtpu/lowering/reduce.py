@@ -358,3 +358,13 @@ def mode(self, dim=-1, keepdim=False):
     if keepdim:
         return value, index
     return lax.squeeze(value, (dim,)), lax.squeeze(index, (dim,))
+
+
+@lower("hash_tensor")
+def hash_tensor(self, dim=(), *, keepdim=False, mode=0):
+    """The exclusive or of the elements' bits, floats as float64 and integers as int64."""
+    bits = self.astype(np.float64 if is_float(self) else np.int64)
+    bits = lax.bitcast_convert_type(bits, np.dtype(np.uint64))
+    dims = axes(dim, self.ndim)
+    out = lax.reduce(bits, np.uint64(0), lax.bitwise_xor, dims)
+    return keep(out, dims) if keepdim else out

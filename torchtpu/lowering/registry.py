@@ -44,8 +44,8 @@ from typing import Any
 import torch
 
 MODULES = (
-    "pointwise", "elementary", "special", "bessel", "polynomials", "reduce", "foreach", "optimizers", "create", "shape", "pad", "index", "scatter", "sort", "scan",
-    "random", "embedding", "matmul", "linalg", "conv", "pool", "norm", "activation", "loss", "distance", "ctc", "attention", "rnn",
+    "pointwise", "elementary", "special", "bessel", "polynomials", "reduce", "foreach", "optimizers", "create", "shape", "pad", "index", "scatter", "segment", "sort",
+    "scan", "random", "embedding", "matmul", "linalg", "general", "conv", "pool", "norm", "activation", "loss", "distance", "ctc", "attention", "rnn",
     "upsample", "grid", "fft", "complex", "amp", "internal",
 )
 
@@ -60,6 +60,7 @@ class Lowering:
     static: frozenset[str] = frozenset()  # arguments whose value is part of the program
     mutates: tuple[str, ...] = ()  # arguments written without the schema saying so
     opmath: bool = True  # half types are computed in float32
+    platforms: tuple[str, ...] | None = None  # where XLA can do it; None: everywhere
 
 
 _table: dict[str, Lowering] = {}
@@ -73,15 +74,18 @@ def _register(names: tuple[str, ...], entry: Lowering) -> None:
         _table[name] = entry
 
 
-def lower(*names: str, static: tuple[str, ...] = (), mutates: tuple[str, ...] = ()) -> Callable:
+def lower(
+    *names: str, static: tuple[str, ...] = (), mutates: tuple[str, ...] = (), platforms: tuple[str, ...] | None = None
+) -> Callable:
     """Registers a lowering for the named operators ("mm", "max.dim", "torchtpu::grow").
 
     static: arguments that arrive as Python values instead of operands of the program.
     mutates: arguments that the operator writes although its schema does not mark them.
+    platforms: the XLA platforms that can do it; on others the operator runs on the CPU.
     """
 
     def decorate(fn: Callable) -> Callable:
-        _register(names, Lowering(fn, static=frozenset(static), mutates=mutates))
+        _register(names, Lowering(fn, static=frozenset(static), mutates=mutates, platforms=platforms))
         return fn
 
     return decorate

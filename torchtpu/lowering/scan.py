@@ -15,9 +15,9 @@ from torchtpu.lowering.registry import lower
 from torchtpu.lowering.shape import axis, iota, zeros
 
 
-def _accumulate(self: jax.Array, dim: int, scan: Callable) -> jax.Array:
-    """A scan in the result's dtype; half types accumulate in float32."""
-    x = cast(self, dtypes.opmath(context().out_dtype))
+def _accumulate(self: jax.Array, dim: int, scan: Callable, dtype: np.dtype | None = None) -> jax.Array:
+    """A scan in `dtype`, by default the result's; half types accumulate in float32."""
+    x = cast(self, dtypes.opmath(context().out_dtype if dtype is None else dtype))
     if self.ndim == 0 or self.size == 0:
         return x
     return scan(x, axis(dim, self.ndim))
@@ -87,4 +87,5 @@ def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
 
 @lower("_logcumsumexp", "logcumsumexp")
 def logcumsumexp(self, dim):
-    return _accumulate(self, dim, lambda x, d: lax.associative_scan(_log_add, x, axis=d))
+    out = _accumulate(self, dim, lambda x, d: lax.associative_scan(_log_add, x, axis=d), self.dtype)
+    return out.astype(self.dtype)  # PyTorch has no meta kernel for the first name

@@ -19,7 +19,7 @@ from torchtpu.lowering.shape import along, axis, broadcast_to, iota, zero, zeros
 _KINDS = {"add": "add", "sum": "add", "mean": "add", "multiply": "mul", "prod": "mul", "amax": "max", "amin": "min"}
 
 
-def _identity(kind: str, dtype: np.dtype) -> np.ndarray:
+def identity(kind: str, dtype: np.dtype) -> np.ndarray:
     """The value that a reduction leaves unchanged."""
     if kind in ("add", "mul"):
         return np.asarray(kind == "mul", dtype)
@@ -71,7 +71,7 @@ def _scatter(
     part = lax.slice(self, [0] * self.ndim, part_shape)
     if not include_self:
         # Written positions forget their old value.
-        blank = lax.full(index.shape, _identity(kind, self.dtype), self.dtype)
+        blank = lax.full(index.shape, identity(kind, self.dtype), self.dtype)
         part = put_along("set", part, dim, index, blank)
     out = put_along(kind, part, dim, index, src)
     if mean:
@@ -124,7 +124,7 @@ def index_reduce(self, dim, index, source, reduce, *, include_self=True):
     source = lax.reshape(cast(source, self.dtype), (*self.shape[:dim], index.size, *self.shape[dim + 1 :]))
     kind = _KINDS[reduce]
     if not include_self:
-        self = put_rows("set", self, dim, index, lax.full(source.shape, _identity(kind, self.dtype), self.dtype))
+        self = put_rows("set", self, dim, index, lax.full(source.shape, identity(kind, self.dtype), self.dtype))
     out = put_rows(kind, self, dim, index, source)
     if reduce == "mean":
         count = put_rows(
@@ -137,23 +137,11 @@ def index_reduce(self, dim, index, source, reduce, *, include_self=True):
 # Counting
 
 
-@lower("bincount")
-def bincount(self, weights=None, minlength=0):
-    (n,), dtype = context().out_shape, context().out_dtype
-    context().check(
-        lax.ge(self, zero(self.dtype)), RuntimeError, "bincount only supports 1-d non-negative integral inputs."
-    )
-    if self.size == 0 or n == 0:
-        return zeros((n,), dtype)
-    updates = lax.full(self.shape, 1, dtype) if weights is None else cast(weights, dtype)
-    return put_rows("add", zeros((n,), dtype), 0, self.astype(index_dtype(n)), updates, drop=True)
-
-
 def _extremes(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     every = tuple(range(x.ndim))
     return (
-        lax.reduce(x, _identity("min", x.dtype), lax.min, every),
-        lax.reduce(x, _identity("max", x.dtype), lax.max, every),
+        lax.reduce(x, identity("min", x.dtype), lax.min, every),
+        lax.reduce(x, identity("max", x.dtype), lax.max, every),
     )
 
 
@@ -163,11 +151,12 @@ def _widened(low: jax.Array, high: jax.Array, by: float) -> tuple[jax.Array, jax
     return lax.select(empty, lax.sub(low, margin), low), lax.select(empty, lax.add(high, margin), high)
 
 
-def _check_finite(low: jax.Array, high: jax.Array, name: str) -> None:
-    if np.issubdtype(low.dtype, np.integer):
-        return
-    finite = lax.bitwise_and(lax.is_finite(low), lax.is_finite(high))
-    context().check(finite, RuntimeError, f"{name}: the range of the input is not finite")
+def _check_range(low: jax.Array, high: jax.Array, name: str, order: str) -> None:
+    """A range that is finite and not reversed."""
+    if not np.issubdtype(low.dtype, np.integer):
+        finite = lax.bitwise_and(lax.is_finite(low), lax.is_finite(high))
+        context().check(finite, RuntimeError, f"torch.{name} is not finite")
+    context().check(lax.le(low, high), RuntimeError, order)
 
 
 @lower("histc")
@@ -179,8 +168,9 @@ def histc(self, bins=100, min=0, max=0):
     low, high = cast(jnp.asarray(min), x.dtype), cast(jnp.asarray(max), x.dtype)
     # Equal ends ask for the range of the data.
     same, (least, most) = lax.eq(low, high), _extremes(x)
-    low, high = _widened(lax.select(same, least, low), lax.select(same, most, high), 1)
-    _check_finite(low, high, "histc")
+    low, high = lax.select(same, least, low), lax.select(same, most, high)
+    _check_range(low, high, "histc: the range", "torch.histc: max must be larger than min")
+    low, high = _widened(low, high, 1)
     compute = np.dtype(np.float64) if np.issubdtype(dtype, np.integer) else dtypes.opmath(dtype)
     inside = lax.bitwise_and(lax.ge(x, broadcast_to(low, x.shape)), lax.le(x, broadcast_to(high, x.shape)))
     x, low, high = x.astype(compute), low.astype(compute), high.astype(compute)
@@ -201,8 +191,9 @@ def _edges(x: jax.Array, bins: Sequence[int], ranges: Sequence[jax.Array] | None
             low, high = _extremes(column)
         else:
             low, high = jnp.zeros((), x.dtype), jnp.ones((), x.dtype)
+        order = f"torch.histogramdd: min should not exceed max for dimension {d}"
+        _check_range(low, high, f"histogramdd: dimension {d}'s range", order)
         low, high = _widened(low, high, 0.5)
-        _check_finite(low, high, "histogramdd")
         step = lax.div(lax.sub(high, low), np.asarray(n, x.dtype))
         index = iota(np.int32, (n + 1,), 0)
         up = low + index.astype(x.dtype) * step
@@ -216,13 +207,10 @@ def _histogram(
     edges: Sequence[jax.Array],
     weight: jax.Array | None,
     density: bool,
-    dtype: np.dtype,
 ) -> jax.Array:
     """Counts of the points x (N, D) in the cells between edges; the last edge of a dimension belongs to its last bin."""
-    shape = tuple(e.shape[0] - 1 for e in edges)
+    shape, dtype = tuple(e.shape[0] - 1 for e in edges), x.dtype
     size = math.prod(shape)
-    if x.shape[0] == 0:
-        return zeros(shape, dtype)
     position, inside = None, None
     for d, edge in enumerate(edges):
         column = lax.squeeze(along(x, 1, d, d + 1), (1,))
@@ -250,12 +238,12 @@ def _points(self: jax.Array) -> jax.Array:
 def histogram_bin_ct(self, bins=100, *, range=None, weight=None, density=False):
     x = lax.reshape(self, (self.size, 1))
     (edge,) = _edges(x, [bins], range)
-    return _histogram(x, [edge], weight, density, context().out_dtype), edge
+    return _histogram(x, [edge], weight, density), edge
 
 
 @lower("histogram.bins_tensor")
 def histogram_bins_tensor(self, bins, *, weight=None, density=False):
-    return _histogram(lax.reshape(self, (self.size, 1)), [bins], weight, density, context().out_dtype), bins
+    return _histogram(lax.reshape(self, (self.size, 1)), [bins], weight, density), bins
 
 
 @lower("_histogramdd_bin_edges")
@@ -266,12 +254,12 @@ def histogramdd_bin_edges(self, bins, *, range=None, weight=None, density=False)
 @lower("_histogramdd_from_bin_cts")
 def histogramdd_from_bin_cts(self, bins, *, range=None, weight=None, density=False):
     x = _points(self)
-    return _histogram(x, _edges(x, bins, range), weight, density, context().out_dtype)
+    return _histogram(x, _edges(x, bins, range), weight, density)
 
 
 @lower("_histogramdd_from_bin_tensors")
 def histogramdd_from_bin_tensors(self, bins, *, weight=None, density=False):
-    return _histogram(_points(self), bins, weight, density, context().out_dtype)
+    return _histogram(_points(self), bins, weight, density)
 
 
 # Searching

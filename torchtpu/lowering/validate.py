@@ -126,7 +126,10 @@ def _isin(signature: Any, arguments: dict[str, Any]) -> None:
         raise RuntimeError(f"Expected out tensor to have dtype bool, but got {names.get(out, out)} instead")
 
 
-@_check("complex", "masked_scatter", "multinomial", "polar")
+@_check(
+    "complex", "masked_scatter", "multinomial", "polar", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
+    "_histogramdd_from_bin_tensors",
+)  # fmt: skip
 def _as_cpu(signature: Any, arguments: dict[str, Any]) -> None:
     """The meta kernel checks little, the CPU a lot: dtypes and sizes that must agree, and ranges of arguments."""
     error = cpu_error(signature)
@@ -173,3 +176,19 @@ def _index_fill(signature: Any, arguments: dict[str, Any]) -> None:
     kind = _dtype(signature, arguments["self"])
     if arguments["value"] == ("n", "complex") and kind is not None and not kind.is_complex:
         raise RuntimeError("index_fill_(): Converting complex Scalar to non-complex type is not supported")
+
+
+@_check("segment_reduce")
+def _segment_reduce(signature: Any, arguments: dict[str, Any]) -> None:
+    dtype = _dtype(signature, arguments["data"])
+    torch.segment_reduce(torch.zeros(1, dtype=dtype), "sum", lengths=torch.ones(1, dtype=torch.int64))
+
+
+@_check("hash_tensor")
+def _hash_tensor(signature: Any, arguments: dict[str, Any]) -> None:
+    torch.hash_tensor(torch.zeros(1, dtype=_dtype(signature, arguments["self"])), mode=arguments["mode"][1])
+
+
+@_check("_assert_async")
+def _assert_async(signature: Any, arguments: dict[str, Any]) -> None:
+    torch.is_nonzero(torch.ones([min(n, 2) for n in signature.operands[0].view.sizes]))
