@@ -158,8 +158,8 @@ SETTINGS: dict[str, Setting] = {
             "How long to wait for another process on this host that compiles the same program, before doing it too.",
         ),
         _setting(
-            "TORCHTPU_RECOMPILE_WARNING", int, 10, _whole(0),
-            "Warn when one cause (a dimension that changes) has led to this many compiles. 0: never.",
+            "TORCHTPU_RECOMPILE_WARNING", int, 16, _whole(0),
+            "Warn when one cause (a dimension that changes) has led to this many compiles at one line. 0: never.",
         ),
     )
 }

@@ -38,6 +38,7 @@ variants = {
     "keepdim": lambda: f(3, 5).sum(0, keepdim=True),
     "in place": lambda: f(3, 5).add_(f(3, 5)),
     "overload": lambda: torch.max(f(3, 5), 1),
+    "LAPACK": lambda: torch.linalg.qr(f(3, 5))[1].cpu(),  # its functions have to be found in a process that lowers nothing
     "other overload": lambda: torch.max(f(3, 5)),
 }
 found = {}

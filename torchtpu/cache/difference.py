@@ -77,7 +77,12 @@ def _template(item: Any) -> str:
         return "[]"
     if isinstance(item[0], list):
         return "[" + ", ".join(_template(x) for x in item) + "]"
-    return {"t": "a tensor", "n": f"a {item[-1]} number", "h": "a 0-d CPU tensor"}.get(item[0]) or _value(item[1])
+    tag = item[0]
+    if tag == "t":
+        return "a tensor"
+    if tag == "n" or (tag == "h" and item[2]):  # PyTorch hands some Python numbers on as tensors
+        return {"bool": "a bool", "int": "an int", "float": "a float", "complex": "a complex number"}[item[-1]]
+    return f"a 0-d {item[1]['dtype']} tensor of the CPU" if tag == "h" else _value(item[1])
 
 
 def _operands(old: Mapping[str, Any], new: Mapping[str, Any], at: tuple[Any, ...], where: str) -> Iterator[Difference]:

@@ -82,7 +82,7 @@ def _header(data: bytes | memoryview) -> tuple[dict[str, Any], int]:
         raise DamagedError("it is cut short")
     try:
         header = json.loads(bytes(data[start : start + length]))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedError(f"its header cannot be read: {error}") from None
     if not isinstance(header, dict):
         raise DamagedError("its header is not an object")
@@ -138,22 +138,23 @@ def decode(data: bytes, key: str | None = None) -> Entry:
     return entry
 
 
+def _torch_exceptions() -> dict[str, type[Exception]]:
+    import torch
+
+    return {"OutOfMemoryError": torch.OutOfMemoryError, "LinAlgError": torch.linalg.LinAlgError}
+
+
 def exception_name(kind: type[BaseException]) -> str | None:
     """How an entry names an exception, or None when it cannot: only Python's and PyTorch's own are found again."""
-    name = kind.__name__
-    try:
-        return name if exception_type(name) is kind else None
-    except DamagedError:
-        return None
+    for name, known in _torch_exceptions().items():
+        if kind is known:
+            return name
+    return kind.__name__ if getattr(builtins, kind.__name__, None) is kind and issubclass(kind, Exception) else None
 
 
 def exception_type(name: str) -> type[Exception]:
     """The exception of that name. Raises DamagedError for anything else."""
-    import torch
-
-    found = getattr(builtins, name, None) or {
-        "OutOfMemoryError": torch.OutOfMemoryError, "LinAlgError": torch.linalg.LinAlgError
-    }.get(name)
+    found = _torch_exceptions().get(name) or getattr(builtins, name, None)
     if not (isinstance(found, type) and issubclass(found, Exception)):
         raise DamagedError(f"it names an exception that does not exist: {name!r}")
     return found

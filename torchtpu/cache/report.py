@@ -8,7 +8,7 @@ import html
 import json
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,7 @@ class Compile:
 _lock = threading.RLock()
 _compiles: collections.deque[Compile] = collections.deque(maxlen=_KEPT)
 _known: dict[tuple[str, ...], collections.deque[_Known]] = {}
+_keys: set[str | None] = set()  # of what was compiled
 _causes: collections.Counter[tuple[Any, ...]] = collections.Counter()
 _numbers = 0
 _forbidden = 0
@@ -76,7 +77,9 @@ def note(
         record = Compile(name, operations, location, seconds, key, description, environment, reason, _numbers)
         _compiles.append(record)
         if description is not None and environment is not None:
-            cause = _cause(description, environment)
+            if key not in _keys:  # with the cache off, a second device compiles it again
+                cause = _cause(description, environment)
+            _keys.add(key)
             note_known(description, environment)
     if cause is not None:
         _warn(record, cause)
@@ -99,14 +102,14 @@ def _all(known: _Known, description: Description, environment: Mapping[str, Any]
 def _warn(record: Compile, difference: Difference) -> None:
     limit = config.get("TORCHTPU_RECOMPILE_WARNING")
     assert record.description is not None
-    cause = (structure(record.description), difference.kind, difference.place)
+    cause = (record.location, structure(record.description), difference.kind, difference.place)
     with _lock:
         _causes[cause] += 1
         count = _causes[cause]
     if limit and count == limit:
-        line = f" Last at {record.location}." if record.location else ""
+        line = f" at {record.location}" if record.location else ""
         warnings.warn(
-            f"{record.name} was compiled {count} times more for one cause: {difference.text}.{line} {REMEDIES[difference.kind]} "
+            f"{record.name} was compiled {count} times more{line} for one cause: {difference.text}. {REMEDIES[difference.kind]} "
             "torchtpu.compile_report() lists all compiles; TORCHTPU_RECOMPILE_WARNING=0 hides this.",
             RuntimeWarning,
             stacklevel=2,
@@ -180,23 +183,25 @@ def compiles_forbidden() -> bool:
     return _forbidden > 0
 
 
-@contextlib.contextmanager
-def forbid_compiles() -> Iterator[None]:
-    """Inside the block anything that must be compiled raises CompileForbiddenError, which names the cause.
+class forbid_compiles:  # noqa: N801  (used as a function, like torch.no_grad)
+    """Inside `with torchtpu.forbid_compiles():` whatever must be compiled raises CompileForbiddenError, which names the
+    cause. Programs that are known already, or in the compile cache, run. It holds for all threads of the process."""
 
-    Programs that are known already, or in the compile cache, run. It holds for all threads of the process.
-    """
-    global _forbidden
-    with _lock:
-        _forbidden += 1
-    try:
-        yield
-        from torchtpu.device import synchronize
-
-        synchronize()  # what was recorded inside runs inside
-    finally:
+    def __enter__(self) -> None:
+        global _forbidden
         with _lock:
-            _forbidden -= 1
+            _forbidden += 1
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        global _forbidden
+        try:
+            if kind is None:
+                from torchtpu.device import synchronize
+
+                synchronize()  # what was recorded inside runs inside
+        finally:
+            with _lock:
+                _forbidden -= 1
 
 
 def records() -> list[dict[str, Any]]:
