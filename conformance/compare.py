@@ -239,14 +239,16 @@ def _as_exact(a: torch.Tensor, b: torch.Tensor, reference: torch.Tensor, rtol: f
     if a.shape != reference.shape:
         return False
     wide = torch.complex128 if reference.is_complex() else torch.float64
-    a, b, reference = a.to(wide), b.to(wide), reference.to(wide)
+    narrow = reference.to(a.dtype)  # infinite where the dtype ends
+    reference = torch.where(torch.isinf(narrow), narrow.to(wide), reference.to(wide))
+    a, b = a.to(wide), b.to(wide)
     # At a pole, 64-bit sines of multiples of pi leave something huge; infinity is what was meant.
     pole = torch.isinf(a) & (reference.abs() > 1e24)
     close = pole | torch.isclose(a, reference, rtol=rtol, atol=atol, equal_nan=True) | torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
     finite = torch.isfinite(a) & torch.isfinite(b) & torch.isfinite(reference)
     # Where only the CPU overflowed there is nothing but the reference to go by.
     largest = torch.where(torch.isfinite(reference), reference.abs(), 0.0).max()
-    close |= torch.isfinite(a) & ~torch.isfinite(b) & ((a - reference).abs() <= 2 * rtol * largest)
+    close |= torch.isfinite(a) & ~torch.isfinite(b) & ((a - reference).abs() <= 8 * rtol * largest)
     if not bool((close | finite).all()):
         return False
     if not bool(finite.any()):
