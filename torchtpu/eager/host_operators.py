@@ -36,17 +36,22 @@ def _no_sparse(*args: Any, **kwargs: Any) -> Any:
     raise NotImplementedError("sparse tensors are not supported on tpu. Convert on the CPU: .cpu().to_sparse()")
 
 
-def _refuse(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> None:
-    """Raises what the CPU raises for these arguments, which it sees as small tensors with the same sizes being equal."""
+def _refuse(
+    op: torch._ops.OpOverload, *args: Any, empty: bool = True, outs: dict[str, torch.Tensor] | None = None, **kwargs: Any
+) -> None:
+    """Raises what the CPU raises for these arguments, which it sees as small tensors with the same sizes being equal.
+
+    empty: whether it sees sizes of zero as such; some of LAPACK's functions crash on them. outs: CPU tensors to write.
+    """
     sizes = sorted({n for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor) for n in a.shape} | {0, 1})
 
     def small(a: Any) -> Any:
         if not isinstance(a, torch.Tensor):
             return a
-        shape = [sizes.index(n) for n in a.shape]
-        return torch.arange(math.prod(shape)).sqrt().reshape(shape).to(a.dtype)
+        shape = [max(sizes.index(n), 0 if empty else 1) for n in a.shape]
+        return torch.arange(1, math.prod(shape) + 1).sqrt().reshape(shape).to(a.dtype)  # of full rank
 
-    op(*map(small, args), **{name: small(a) for name, a in kwargs.items()})
+    op(*map(small, args), **{name: small(a) for name, a in kwargs.items()}, **(outs or {}))
 
 
 def _out_form(op: torch._ops.OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,9 +60,13 @@ def _out_form(op: torch._ops.OpOverload, kernel: Callable[..., Any]) -> Callable
 
     def run(*args: Any, **kwargs: Any) -> Any:
         outs = tuple(kwargs.pop(name) for name in names)
-        if all(a.numel() for a in args if isinstance(a, torch.Tensor)):
-            empty = {name: torch.empty(0, dtype=out.dtype) for name, out in zip(names, outs, strict=True)}
-            _refuse(op, *args, **kwargs, **empty)
+        if any(torch._debug_has_internal_overlap(out) == 1 for out in outs):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+                "Please clone() the tensor before performing the operation."
+            )
+        shown = {name: torch.empty(0, dtype=out.dtype) for name, out in zip(names, outs, strict=True)}
+        _refuse(op, *args, empty=False, outs=shown, **kwargs)
         results = kernel(*args, **kwargs)
         for out, result in zip(outs, results if isinstance(results, tuple) else (results,), strict=True):
             _maybe_resize_out(out, result.shape)
@@ -234,8 +243,7 @@ def _lstsq(
     self: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Solutions X of min |A X - B|; residuals, ranks (int64) and singular values where LAPACK's driver gives them, else empty."""
-    if b.numel():
-        _refuse(aten.linalg_lstsq.default, self, b, rcond, driver=driver)
+    _refuse(aten.linalg_lstsq.default, self, b, rcond, empty=False, driver=driver)
     driver = driver or "gelsy"
     m, n = self.shape[-2:]
     vector = b.dim() == 1 or b.shape == self.shape[:-1]
