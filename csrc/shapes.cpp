@@ -2,6 +2,7 @@
 #include "recorder.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <c10/core/ScalarType.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -243,6 +244,7 @@ void write_outs(const OperatorInfo& info, const torch::jit::Stack& results, torc
   at::AutoDispatchBelowADInplaceOrView below;
   for (size_t i = 0; i < outs.size(); ++i) {
     const auto& result = results[i].toTensor();
+    at::assert_no_internal_overlap(outs[i]);
     check_out_dtype(result.scalar_type(), outs[i]);
     at::native::resize_output(outs[i], result.sizes());
     outs[i].copy_(result);

@@ -39,7 +39,7 @@ def _refuse(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> None:
         if not isinstance(a, torch.Tensor):
             return a
         shape = [sizes.index(n) for n in a.shape]
-        return torch.arange(math.prod(shape)).sqrt().reshape(shape).to(a.dtype)
+        return torch.arange(1, math.prod(shape) + 1).sqrt().reshape(shape).to(a.dtype)  # of full rank
 
     op(*map(small, args), **{name: small(a) for name, a in kwargs.items()})
 
@@ -236,8 +236,7 @@ def _lstsq(
     self: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Solutions X of min |A X - B|; residuals, ranks (int64) and singular values where LAPACK's driver gives them, else empty."""
-    if b.numel():
-        _refuse(aten.linalg_lstsq.default, self, b, rcond, driver=driver)
+    _refuse(aten.linalg_lstsq.default, self, b, rcond, empty=False, driver=driver)
     driver = driver or "gelsy"
     m, n = self.shape[-2:]
     vector = b.dim() == 1 or b.shape == self.shape[:-1]
