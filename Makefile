@@ -16,7 +16,7 @@ RUN   := $(VENV)/bin/python
 SETUP := $(PYTHON) scripts/set_up.py --venv $(VENV) --pip-flags "$(PIP_FLAGS)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build test lint conformance demo losses sentences bench soak clean distclean
+.PHONY: help setup build test lint conformance fuzz demo losses sentences bench soak clean distclean
 
 help:
 	@echo "make demo       train a small GPT on the device: progress, sample, table of speeds, plot"
@@ -25,6 +25,7 @@ help:
 	@echo "make build      environment, packages, native core"
 	@echo "make lint       ruff and mypy"
 	@echo "make bench      the speed table (ARGS=\"--rows gpt-tiny --rounds 5\")"
+	@echo "make fuzz       10,000 damaged files in the compile cache: each is a miss (ARGS=\"--seed 7\")"
 	@echo "make soak       2,000 steps: memory stays flat, nothing compiles after warm-up"
 	@echo "make losses     the demo's losses on CPU and in each mode of the device"
 	@echo "make sentences  a pretrained MiniLM embeds sentences on the device"
@@ -59,6 +60,9 @@ bench: setup
 
 soak: setup
 	$(RUN) -m benchmarks.soak $(ARGS)
+
+fuzz: setup
+	$(RUN) scripts/fuzz_cache.py $(ARGS)
 
 clean:
 	rm -rf build *.egg-info torchtpu/_C*.so .pytest_cache .mypy_cache .ruff_cache

@@ -1,9 +1,11 @@
 """The cache as users meet it: in new processes."""
 
+import importlib.util
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -55,3 +57,12 @@ def test_processes_that_start_together_compile_each_program_once(tmp_path):
     assert all(losses == outputs[0][0] for losses, *_ in outputs)
     assert sum(compiles for _, compiles, *_ in outputs) == len(list(tmp_path.rglob("*.entry")))
     assert not any(warned for *_, warned in outputs)
+
+
+def test_damaged_files_are_misses(tmp_path, monkeypatch):
+    """A few of what `make fuzz` does."""
+    path = Path(__file__).parents[2] / "scripts" / "fuzz_cache.py"
+    spec = importlib.util.spec_from_file_location("fuzz_cache", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.fuzz(400, seed=3, root=tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -171,6 +170,8 @@ def differences(old: Description, new: Description) -> list[Difference]:
     if a == b:
         found = list(_same_operators(old, new))
         return found or ([] if old == new else [Difference("operations", ("wiring",), "wired differently")])
+    import difflib
+
     found = []
     for tag, i, j, k, m in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         if tag in ("insert", "replace"):

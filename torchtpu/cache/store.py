@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -19,12 +19,14 @@ import numpy as np
 from torchtpu import config
 from torchtpu.cache import key as keys
 from torchtpu.cache import report
-from torchtpu.cache.archive import Archive
 from torchtpu.cache.directory import Directory, UnsafeError
 from torchtpu.cache.entry import CheckSpec, DamagedError, Entry, decode, exception_name, exception_type
 from torchtpu.lowering.call import Check
 from torchtpu.program import stats
 from torchtpu.runtime.executable import Executable
+
+if TYPE_CHECKING:
+    from torchtpu.cache.archive import Archive
 
 
 @dataclass
