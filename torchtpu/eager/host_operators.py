@@ -31,14 +31,17 @@ def _no_sparse(*args: Any, **kwargs: Any) -> Any:
     raise NotImplementedError("sparse tensors are not supported on tpu. Convert on the CPU: .cpu().to_sparse()")
 
 
-def _refuse(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> None:
-    """Raises what the CPU raises for these arguments, which it sees as small tensors with the same sizes being equal."""
+def _refuse(op: torch._ops.OpOverload, *args: Any, empty: bool = True, **kwargs: Any) -> None:
+    """Raises what the CPU raises for these arguments, which it sees as small tensors with the same sizes being equal.
+
+    empty: whether it sees sizes of zero as such; some of LAPACK's functions crash on them.
+    """
     sizes = sorted({n for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor) for n in a.shape} | {0, 1})
 
     def small(a: Any) -> Any:
         if not isinstance(a, torch.Tensor):
             return a
-        shape = [sizes.index(n) for n in a.shape]
+        shape = [max(sizes.index(n), 0 if empty else 1) for n in a.shape]
         return torch.arange(1, math.prod(shape) + 1).sqrt().reshape(shape).to(a.dtype)  # of full rank
 
     op(*map(small, args), **{name: small(a) for name, a in kwargs.items()})
