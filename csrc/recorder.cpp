@@ -403,7 +403,6 @@ void record_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit
           plain = &info_of(*info.functional);
           asked = &info;
         } else {
-          info.lowered = false;
           run_on_cpu = true;
         }
       } catch (const c10::Error& error) {

@@ -95,8 +95,9 @@ bool run_meta(
 void ask_cpu(const Call& call, const torch::jit::Stack& stack, size_t base);
 // The overload that returns new tensors where this one writes into `out=` or in place.
 std::optional<c10::OperatorHandle> functional_overload(const OperatorInfo& info);
-// Gives `out=` arguments the sizes of what the functional overload would return, and checks that its dtypes can be cast
-// to theirs; a tensor written in place must have the result's sizes. Returns false where nobody knows what it would return. `resized`: some argument was changed.
+// Gives `out=` arguments the sizes of what the functional overload would return, and checks their dtypes; a tensor
+// written in place must have the result's sizes. Returns false where nobody knows what it would return. `resized`: some
+// argument was changed.
 bool fit_outs(const Call& call, const OperatorInfo& functional, const torch::jit::Stack& stack, size_t base, bool& resized);
 void check_out_dtype(c10::ScalarType result, const at::Tensor& out);
 // Writes a functional overload's results into the call's `out=` arguments, which replace the call on the stack.
