@@ -180,3 +180,10 @@ def test_lazy_conjugate_and_negative_are_part_of_the_view(name, mode):
         results.append([t.cpu() for t in (*found, out)])
     for got, want in zip(*results[::-1], strict=True):
         torch.testing.assert_close(got, want)
+
+
+def test_writes_through_views_of_empty_tensors(mode):
+    x = torch.zeros(1, 1, 0, 0, device="tpu")
+    x.diagonal(0, -2, -1).mul_(0.5)
+    assert torch.bmm(x.view(1, 0, 0), x.view(1, 0, 0)).shape == (1, 0, 0)
+    assert (x + 1).cpu().shape == (1, 1, 0, 0)

@@ -25,6 +25,13 @@ def test_strict(program, shape, dtype):
 
 @_settings
 @hypothesis.given(st.lists(_step, min_size=5, max_size=40), st.integers(0, 4), st.integers(0, 2))
+def test_debug(program, shape, dtype):
+    with torchtpu.eager_mode("debug"):
+        assert programs.difference(program, shape, dtype) is None
+
+
+@_settings
+@hypothesis.given(st.lists(_step, min_size=5, max_size=40), st.integers(0, 4), st.integers(0, 2))
 def test_fused_from_parts(program, shape, dtype):
     """The first sight of a window runs from the executables of its parts."""
     with torchtpu.eager_mode("fused"):

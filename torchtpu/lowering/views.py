@@ -198,7 +198,7 @@ def _write(
     if base is None:
         base = jnp.zeros(shape, dtype)
     if 0 in view.sizes:
-        return base.reshape(shape)
+        return base if base.size else jnp.zeros(shape, dtype)  # an empty storage takes the shape that was written last
     if base.dtype != view.dtype:
         flat = reinterpret(base.reshape(-1), view.dtype)
         flat = _write(flat, view, value, view.dtype, flat.shape, False)
