@@ -34,6 +34,7 @@ class Program:
         self.donated = donated
         self.device_index = device_index
         self.location = location  # the line of the user's code that asked for it
+        self.forbidden = False  # an error when it has to be compiled
         self.call: Any = None
         self.has_checks = False
         self.failed = False
@@ -58,7 +59,7 @@ class Program:
                 compiled = lowered.compile(compiler_options=_OPTIONS)
             return Executable.of(compiled, device), function.checks
 
-        found = find_or_make(function, donations, _OPTIONS, device, make, self.location)
+        found = find_or_make(function, donations, _OPTIONS, device, make, self.location, self.forbidden)
         self.executable, self.checks, self.seconds = found.executable, found.checks, found.seconds
         self.has_checks = bool(self.checks)
         self.function = None
@@ -68,7 +69,8 @@ class Program:
 def build(window: dict[str, Any], wait: bool) -> Program:
     """The program of a window: compiled when `wait`, else handed to the background."""
     program = Program(WindowFunction(window), window["donated"], window["device"], user_line())
-    if wait or compiles_forbidden():  # what is forbidden is an error here, not a warning in the background
+    program.forbidden = compiles_forbidden()
+    if wait or program.forbidden:  # the error is the caller's, not a warning in the background
         program.compile()
     else:
         _submit(program)
