@@ -60,8 +60,8 @@ print(json.dumps(dict(first=time.perf_counter() - start, **torchtpu.stats())))
 """
 
 MODELS = {
-    "demo: 4 blocks, width 128, 32×64 tokens": dict(sizes={}, batch=32),
-    "tiny GPT: 4 blocks, width 32, 2×16 tokens": dict(sizes=dict(width=32, heads=4, length=16), batch=2),
+    "demo: 4 blocks, width 128, 32×64 tokens": {"sizes": {}, "batch": 32},
+    "tiny GPT: 4 blocks, width 32, 2×16 tokens": {"sizes": {"width": 32, "heads": 4, "length": 16}, "batch": 2},
 }
 
 

@@ -24,6 +24,7 @@ LOSSES = 5
 def settings(target):
     """The environment of a target's process: one core's worth of threads for each library."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment["TORCHTPU_CACHE"] = "off"  # the first step is one that compiles
     flags = environment.get("XLA_FLAGS", "")
     environment["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
     device, mode = TARGETS[target]

@@ -248,9 +248,8 @@ def test_a_killed_process_holds_no_lock(tmp_path):
         assert time.monotonic() - start >= 0.2
     process.kill()
     process.wait()
-    start = time.monotonic()
-    with Directory(tmp_path).lock(key(1), 5):
-        assert time.monotonic() - start < 1
+    with Directory(tmp_path).lock(key(1), 10**6):
+        pass  # at once: otherwise the test would not end
 
 
 def test_where_no_lock_can_be_made_it_goes_on_without(tmp_path):

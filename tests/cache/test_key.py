@@ -115,7 +115,7 @@ def _environment(**options):
 DESCRIPTION = {"operations": [{"op": "aten::neg"}], "nodes": [[0, [2], 0, 0]]}
 
 
-@pytest.mark.parametrize("name", ["torchtpu", "lowerings", "torch", "jax", "jaxlib", "platform", "device", "client", "cpu", "XLA_FLAGS"])
+@pytest.mark.parametrize("name", ["torchtpu", "lowerings", "torch", "jax", "jaxlib", "platform", "device", "client", "cpu", "processors", "XLA_FLAGS"])
 def test_versions_device_and_options_are_part_of_it(name):
     environment = _environment()
     assert key.digest(DESCRIPTION, {**environment, name: "another"}) != key.digest(DESCRIPTION, environment)
@@ -143,6 +143,15 @@ def test_options_that_change_code_are_part_of_it():
 def test_flags_of_xla_count_once_and_in_no_order(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_b=1 --xla_dump_to=/somewhere --xla_a=2 --xla_b=3")
     assert key._xla_flags("XLA_FLAGS") == ["--xla_a=2", "--xla_b=3"]
+
+
+def test_the_number_of_processors_is_what_this_process_may_use(monkeypatch):
+    import os
+
+    monkeypatch.delenv("NPROC", raising=False)
+    assert key._processors() == len(os.sched_getaffinity(0))
+    monkeypatch.setenv("NPROC", "3")
+    assert key._processors() == 3
 
 
 def test_the_lowerings_sources_are_part_of_it(monkeypatch, tmp_path):

@@ -165,17 +165,17 @@ def _reason(found: list[Difference], given: str) -> str:
     return text + (f"; and {len(found) - 3} more differences" if len(found) > 3 else "")
 
 
-def must_not_compile(
+def forbidden(
     name: str, location: str, key: str | None, description: Description | None, reason: str = "",
     environment: Mapping[str, Any] | None = None,
-) -> None:
-    """Raises CompileForbiddenError inside `forbid_compiles`."""
-    if not _forbidden:
-        return
+) -> CompileForbiddenError:
+    """The error of a compile inside `forbid_compiles`, with its cause."""
     found = _why(key, description, environment, _numbers + 1)
     remedy = f" {REMEDIES[found[0].kind]}" if found else ""
     where = f" at {location}" if location else ""
-    raise CompileForbiddenError(f"{name} has to be compiled{where}, and torchtpu.forbid_compiles() is on: {_reason(found, reason)}.{remedy}")
+    return CompileForbiddenError(
+        f"{name} has to be compiled{where}, and torchtpu.forbid_compiles() is on: {_reason(found, reason)}.{remedy}"
+    )
 
 
 def compiles_forbidden() -> bool:

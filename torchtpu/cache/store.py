@@ -284,18 +284,21 @@ def find_or_make(
     device: jax.Device,
     make: Callable[[], tuple[Executable, list[Check]]],
     location: str = "",
+    forbidden: bool = False,
 ) -> Program:
     """The program of a window: from a tier, or from `make`, which compiles it.
 
     function: a WindowFunction. donated: the inputs whose memory is taken over. options: XLA's compiler options.
-    location: the line of the user's code that asked. Raises what `make` raises, and CompileForbiddenError.
+    location: the line of the user's code that asked. forbidden: raise CompileForbiddenError instead of compiling.
+    Raises what `make` raises.
     """
     name = function.__name__
     nodes = function.nodes
     try:
         description = keys.window(function, donated)
     except keys.NotCacheableError as error:
-        report.must_not_compile(name, location, None, None, str(error))
+        if forbidden:
+            raise report.forbidden(name, location, None, None, str(error)) from None
         executable, checks, seconds = _timed(make)
         report.note(name, len(nodes), location, seconds, None, None, str(error))
         return Program(executable, checks, None, seconds)
@@ -318,7 +321,8 @@ def find_or_make(
     found = look()
     if found is not None:
         return found
-    report.must_not_compile(name, location, key, description, "", environment)
+    if forbidden:
+        raise report.forbidden(name, location, key, description, "", environment)
     with tiers.exclusively(key):
         found = look()  # whoever held the lock has made it
         if found is not None:

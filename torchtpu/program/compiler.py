@@ -44,6 +44,7 @@ class Program:
         self.donated = donated
         self.device_index = device_index
         self.location = location  # the line of the user's code that asked for it
+        self.forbidden = False  # an error when it has to be compiled
         self.call: Any = None
         self.has_checks = False
         self.failed = False
@@ -72,7 +73,7 @@ class Program:
                 compiled = lowered.compile(compiler_options=options)
             return Executable.of(compiled, device), function.checks
 
-        found = find_or_make(function, donations, options, device, make, self.location)
+        found = find_or_make(function, donations, options, device, make, self.location, self.forbidden)
         self.executable, self.checks, self.seconds = found.executable, found.checks, found.seconds
         self.has_checks = bool(self.checks)
         if not self.quick:
@@ -90,7 +91,8 @@ def build(window: dict[str, Any], wait: bool) -> Program:
     Raises what JAX raises for a window of one operation; a larger one that cannot be compiled is marked as failed.
     """
     program = Program(WindowFunction(window), window["donated"], window["device"], user_line())
-    if program.operations == 1 or compiles_forbidden():  # what is forbidden is an error here, not a warning
+    program.forbidden = compiles_forbidden()
+    if program.operations == 1 or program.forbidden:  # the error is the caller's, not a warning in the background
         program.compile()
     elif wait:
         _compile_whole(program)
