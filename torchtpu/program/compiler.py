@@ -20,9 +20,9 @@ from torchtpu.runtime import client
 from torchtpu.runtime.executable import Executable
 
 # Half types are rounded after every operation, as PyTorch does, whatever XLA fuses.
-_OPTIONS: dict[str, str | bool | int] = {"xla_allow_excess_precision": False}
+_OPTIONS: dict[str, Any] = {"xla_allow_excess_precision": False}
 # On XLA's CPU client, for operations on little data: compiled in a third of the time, and the launch is what costs.
-_QUICK_OPTIONS: dict[str, str | bool | int] = {
+_QUICK_OPTIONS: dict[str, Any] = {
     **_OPTIONS, "xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False,
 }  # fmt: skip
 _QUICK_ELEMENTS = 4096  # of all operands and results
