@@ -44,7 +44,7 @@ def test_the_package_first(run_python, autoload):
         TORCH_DEVICE_BACKEND_AUTOLOAD=autoload,
         TORCHTPU_EAGER_MODE=None,
     )
-    assert out.split() == ["0.1.0", "strict", "tpu:0"]
+    assert out.split() == ["0.1.0", "fused", "tpu:0"]
 
 
 def test_idempotent(run_python):

@@ -96,7 +96,10 @@ def _cause(description: Description, environment: Mapping[str, Any]) -> Differen
 
 
 def _all(known: _Known, description: Description, environment: Mapping[str, Any]) -> list[Difference]:
-    return [*environments(known.environment, environment), *differences(known.description, description)]
+    found = differences(known.description, description)
+    # Compiler options follow from how much data an operation has.
+    outside = [d for d in environments(known.environment, environment) if not (found and d.place == ("environment", "compiler options"))]
+    return [*outside, *found]
 
 
 def _warn(record: Compile, difference: Difference) -> None:
