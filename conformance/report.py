@@ -162,12 +162,25 @@ Every case runs in a worker process; one that ends or hangs counts as a failure.
 """
 
 
+def _sample_limits(results: list[dict[str, Any]], otherwise: int | None) -> str:
+    """How many samples of each case were run, by dtype where that differs."""
+    dtypes: dict[int | None, set[str]] = collections.defaultdict(set)
+    for r in results:
+        dtypes[r.get("limit", otherwise)].add(r["dtype"])
+    words = []
+    for limit, names in sorted(dtypes.items(), key=lambda item: -(item[0] or 10**9)):
+        count = "all samples" if limit is None else f"up to {limit} sample{'s' if limit > 1 else ''}"
+        named = ", ".join(d for d in catalogue.DTYPES if d in names)
+        words.append(count + (f" ({named})" if len(dtypes) > 1 else ""))
+    return "; ".join(words) + ", spread evenly over the database's,"
+
+
 def write(results: list[dict[str, Any]], samples: int | None) -> None:
     """Writes the page and the compact results from everything that a results file holds."""
     results = _counted(_latest(results))
     modes = _group(results, lambda r: r["mode"])
     strict = modes.get("strict", [])
-    count = "all samples" if samples is None else f"up to {samples} samples, spread evenly over the database's,"
+    count = _sample_limits(results, samples)
     lines = [
         "# Conformance",
         "",

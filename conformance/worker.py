@@ -48,7 +48,7 @@ def run_case(key: str, dtype: str, check: str, limit: int | None) -> dict[str, A
     fallbacks = sorted(name for name, count in after.items() if count != before.get(name, 0))
     if fallbacks:
         result["fallbacks"] = fallbacks
-    return {"key": key, "dtype": dtype, "check": check, **result}
+    return {"key": key, "dtype": dtype, "check": check, "limit": limit, **result}
 
 
 def main() -> None:
