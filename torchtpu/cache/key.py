@@ -211,6 +211,7 @@ def environment(device: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(_fixed(device.device_kind, device.platform, client.platform_version))
     found["jax options"] = {name: str(getattr(jax.config, name)) for name in _jax_options()}
     found["matmul precision"] = torch.get_float32_matmul_precision()
+    found["deterministic"] = torch.are_deterministic_algorithms_enabled()  # some of PyTorch's decompositions ask
     found["compiler options"] = {name: str(value) for name, value in options.items()}
     return found
 

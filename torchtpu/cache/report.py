@@ -77,7 +77,8 @@ def note(
         record = Compile(name, operations, location, seconds, key, description, environment, reason, _numbers)
         _compiles.append(record)
         if description is not None and environment is not None:
-            if key not in _keys:  # with the cache off, a second device compiles it again
+            # In a backward pass every layer has the same place: none. The forward pass tells.
+            if location and key not in _keys:
                 cause = _cause(description, environment)
             _keys.add(key)
             note_known(description, environment)
@@ -110,9 +111,8 @@ def _warn(record: Compile, difference: Difference) -> None:
         _causes[cause] += 1
         count = _causes[cause]
     if limit and count == limit:
-        line = f" at {record.location}" if record.location else ""
         warnings.warn(
-            f"{record.name} was compiled {count} times more{line} for one cause: {difference.text}. {REMEDIES[difference.kind]} "
+            f"{record.name} was compiled {count} times more at {record.location} for one cause: {difference.text}. {REMEDIES[difference.kind]} "
             "torchtpu.compile_report() lists all compiles; TORCHTPU_RECOMPILE_WARNING=0 hides this.",
             RuntimeWarning,
             stacklevel=2,
