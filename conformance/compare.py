@@ -29,6 +29,8 @@ TOLERANCES: dict[tuple[str, torch.dtype], tuple[float, float]] = {
     ("erfinv", torch.float32): (2e-5, 1e-5),
     # Second derivatives divide by the squared differences of the singular values.
     ("linalg.cond", torch.complex64): (2e-5, 1e-5),
+    # The second derivative sums terms a thousand times its size.
+    ("linalg.householder_product", torch.float32): (5e-5, 1e-5),
 }
 
 # Results that are memory nobody has written.

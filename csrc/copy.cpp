@@ -4,6 +4,7 @@
 #include "recorder.h"
 #include "window.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ATen.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -92,6 +93,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blo
         dst.dim() ? dst.size(-1) : 1, ") must match the size of tensor b (", self.dim() ? self.size(-1) : 1,
         ") at non-singleton dimension ", std::max<int64_t>(0, dst.dim() - 1));
   }
+  at::assert_no_internal_overlap(dst);
   const bool from_tpu = self.device().type() == kTpu, to_tpu = dst.device().type() == kTpu;
   TORCH_CHECK_NOT_IMPLEMENTED(
       (from_tpu || self.device().is_cpu()) && (to_tpu || dst.device().is_cpu()),

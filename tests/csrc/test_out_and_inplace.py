@@ -76,3 +76,9 @@ def test_a_fill_may_write_an_element_twice():
     x = torch.ones(3, device="tpu")
     torch._foreach_zero_([x[:1].expand(3)])
     assert x.cpu().tolist() == [0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("source", ["cpu", "tpu"])
+def test_a_copy_does_not_write_an_element_twice(source):
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        torch.zeros(1, device="tpu").expand(3).copy_(torch.ones(3, device=source))

@@ -117,13 +117,30 @@ def _all_any(signature: Any, arguments: dict[str, Any]) -> None:
         raise RuntimeError(f"{name} only supports bool tensor for result, got: {_scalar_type(out)}")
 
 
+_CPP_NAMES = {
+    torch.int64: "long int", torch.int32: "int", torch.int16: "short int", torch.int8: "signed char", torch.uint8: "unsigned char",
+    torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16", torch.bool: "bool",
+}  # fmt: skip
+
+
+def _out_has(signature: Any, want: torch.dtype | None) -> None:
+    out = _out(signature)
+    if want is not None and out not in (None, want):
+        said = [_CPP_NAMES.get(dtype, str(dtype).removeprefix("torch.")) for dtype in (want, out)]
+        raise RuntimeError(f"Expected out tensor to have dtype {said[0]}, but got {said[1]} instead")
+
+
 @_check("isin")
 def _isin(signature: Any, arguments: dict[str, Any]) -> None:
-    out = _out(signature)
-    if out not in (None, torch.bool):
-        names = {torch.int64: "long int", torch.int32: "int", torch.int16: "short int", torch.int8: "signed char", torch.float32: "float",
-                 torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}  # fmt: skip
-        raise RuntimeError(f"Expected out tensor to have dtype bool, but got {names.get(out, out)} instead")
+    _out_has(signature, torch.bool)
+
+
+@_check("aminmax")
+def _aminmax(signature: Any, arguments: dict[str, Any]) -> None:
+    for template in (arguments.get("min"), arguments.get("max")):
+        out, want = _dtype(signature, template), _dtype(signature, arguments["self"])
+        if out is not None and want is not None and out != want:
+            raise RuntimeError(f"Expected out tensor to have dtype {_CPP_NAMES.get(want, want)}, but got {_CPP_NAMES.get(out, out)} instead")
 
 
 @_check(
