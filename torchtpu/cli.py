@@ -191,7 +191,8 @@ def _parser() -> argparse.ArgumentParser:
     prune.add_argument("--older-than", type=float, metavar="DAYS", help="remove what was not used for so many days")
     part("clear", _clear, "remove everything")
     part("export", _export, "write all entries to one file").add_argument("file")
-    part("import", _import, "copy the entries of a file that `export` or save_cache wrote; it holds machine code: trust it first").add_argument("file")
+    text = "copy the entries of a file that `export` or save_cache wrote; it holds machine code: trust it first"
+    part("import", _import, text).add_argument("file")
     part("verify", _verify, "read every entry and remove the damaged ones; exit status 1 when there were any")
     commands.add_parser("doctor", help="what is installed, what is missing, and how to mend it").set_defaults(run=_doctor)
     commands.add_parser("env", help="all settings with their values").set_defaults(run=_env)

@@ -34,8 +34,8 @@ def _release(version: str) -> tuple[int, int]:
 
 
 def _packages() -> Iterator[Finding]:
-    python = platform.python_version()
-    yield Finding("ok" if sys.version_info >= (3, 11) else "fail", f"Python {python}", "" if sys.version_info >= (3, 11) else "Install Python 3.11 or newer")
+    python, recent = platform.python_version(), sys.version_info >= (3, 11)
+    yield Finding("ok" if recent else "fail", f"Python {python}", "" if recent else "Install Python 3.11 or newer")
     for name, (least, below) in _RANGES.items():
         found = _version(name)
         allowed = f"{name}>={least[0]}.{least[1]},<{below[0]}.{below[1]}"
@@ -112,7 +112,8 @@ def _cache() -> Iterator[Finding]:
             files = directory.files()
             yield Finding("ok", f"compile cache ({name}): {directory.root}, {len(files)} entries, {sum(f.size for f in files) >> 20} MiB")
         except OSError as error:
-            yield Finding("note", f"nothing can be written to the compile cache {directory.root}: {error.strerror}", "set TORCHTPU_CACHE_DIR")
+            text = f"nothing can be written to the compile cache {directory.root}: {error.strerror}"
+            yield Finding("note", text, "set TORCHTPU_CACHE_DIR")
 
 
 _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (_packages, _settings, _core, _devices, _cache)
