@@ -125,6 +125,7 @@ Signature* make_signature(Call& call, const torch::jit::Stack& stack, size_t bas
     }
     bool resized = false;
     if (info.functional && !fit_outs(call, info_of(*info.functional), stack, base, resized) && !known && info.has_out) {
+      ask_cpu(call, stack, base, true);
       throw NoShapes();
     }
     if (resized) {

@@ -92,7 +92,7 @@ void scan(Call& call, OperatorInfo& info, const torch::jit::Stack& stack, size_t
 bool run_meta(
     const Call& call, const torch::jit::Stack& stack, size_t base, torch::jit::Stack& meta, torch::jit::Stack& arguments, bool& structured);
 // Runs a call that writes on zeros on the CPU, for its errors, where PyTorch has no other way to check the arguments.
-void ask_cpu(const Call& call, const torch::jit::Stack& stack, size_t base);
+void ask_cpu(const Call& call, const torch::jit::Stack& stack, size_t base, bool empty_outs = false);
 // The overload that returns new tensors where this one writes into `out=` or in place.
 std::optional<c10::OperatorHandle> functional_overload(const OperatorInfo& info);
 // Gives `out=` arguments the sizes of what the functional overload would return, and checks their dtypes; a tensor

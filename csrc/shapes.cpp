@@ -22,9 +22,10 @@ at::Tensor stand_in(const c10::TensorImpl* tensor, c10::DeviceType device) {
 }
 
 // Runs the operator on stand-ins for our tensors. `results` receives what it returns, `arguments` what it was given.
+// empty_outs: `out=` arguments are without elements, so that they need not fit.
 void run_elsewhere(
     const Call& call, const torch::jit::Stack& stack, size_t base, c10::DeviceType device, torch::jit::Stack& results,
-    torch::jit::Stack& arguments) {
+    torch::jit::Stack& arguments, bool empty_outs = false) {
   std::unordered_map<const c10::TensorImpl*, at::Tensor> seen;
   auto convert = [&](const c10::IValue& item) -> c10::IValue {
     if (!item.isTensor() || !item.toTensor().defined()) {
@@ -43,7 +44,9 @@ void run_elsewhere(
   results.clear();
   for (size_t i = 0; i < call.info->arguments.size(); ++i) {
     const auto& item = stack[base + i];
-    if (item.isTensor()) {
+    if (empty_outs && call.info->arguments[i].is_out && item.isTensor() && item.toTensor().defined()) {
+      results.emplace_back(at::empty({0}, at::TensorOptions().dtype(item.toTensor().scalar_type()).device(device)));
+    } else if (item.isTensor()) {
       results.push_back(convert(item));
     } else if (call.info->arguments[i].kind == ArgumentInfo::TensorList && item.isList()) {
       auto list = c10::impl::GenericList(item.toList().elementType());
@@ -80,6 +83,11 @@ bool is_probe(const c10::OperatorHandle& op) {
 }
 
 namespace {
+
+// Whether a device has no kernel at all for an operator, rather than none for a dtype.
+bool lacks_operator(const c10::Error& error) {
+  return std::string(error.what_without_backtrace()).find("Could not run") != std::string::npos;
+}
 
 // A structured operator checks its arguments and allocates its results in C++ for any device.
 bool run_structured(const Call& call, const torch::jit::Stack& stack, size_t base, torch::jit::Stack& results) {
@@ -126,25 +134,27 @@ bool run_meta(
     torch::jit::Stack results, given;
     try {
       run_elsewhere(call, stack, base, c10::DeviceType::CPU, results, given); // its sizes may depend on the zeros
-    } catch (const c10::NotImplementedError&) {
-      // the CPU has no such operator
+    } catch (const c10::NotImplementedError& error) {
+      if (!lacks_operator(error)) {
+        throw;
+      }
     }
     return false;
   }
   std::rethrow_exception(refusal);
 }
 
-void ask_cpu(const Call& call, const torch::jit::Stack& stack, size_t base) {
+void ask_cpu(const Call& call, const torch::jit::Stack& stack, size_t base, bool empty_outs) {
   constexpr int64_t kLargest = int64_t(1) << 20; // elements; asked once for each signature
   if (call.largest > kLargest || call.operands.size() > 64) {
     return;
   }
   torch::jit::Stack results, given;
   try {
-    run_elsewhere(call, stack, base, c10::DeviceType::CPU, results, given);
+    run_elsewhere(call, stack, base, c10::DeviceType::CPU, results, given, empty_outs);
   } catch (const c10::Error& error) {
     const std::string text = error.what_without_backtrace();
-    if (text.find("not implemented for") == std::string::npos && text.find("Could not run") == std::string::npos) {
+    if (text.find("not implemented for") == std::string::npos && !lacks_operator(error)) {
       throw; // a dtype that only the CPU lacks is no error
     }
   }

@@ -39,8 +39,11 @@ def validate(signature: Any) -> None:
         fn(signature, {a.name: t for a, t in zip(signature.op._schema.arguments, signature.arguments, strict=True)})
 
 
-def cpu_error(signature: Any) -> Exception | None:
-    """What the CPU raises for a call, run on tensors of zeros and ones; None where it accepts it, has no kernel, or it is large."""
+def cpu_error(signature: Any, dtypes: bool = False) -> Exception | None:
+    """What the CPU raises for a call, run on tensors of zeros and ones; None where it accepts it, has no kernel, or it is large.
+
+    dtypes: also that it lacks the dtype.
+    """
     if sum(math.prod(o.view.sizes) for o in signature.operands) > _LARGEST:
         return None
     numbers = {"bool": True, "int": 1, "float": 1.0, "complex": 1 + 0j}
@@ -67,7 +70,7 @@ def cpu_error(signature: Any) -> Exception | None:
             signature.op(*positional, **keyword)
     except Exception as error:
         lacking = "not implemented for" in str(error) or str(error).startswith("Could not run")
-        return None if lacking else error
+        return None if lacking and not dtypes else error
     return None
 
 
@@ -143,10 +146,14 @@ def _aminmax(signature: Any, arguments: dict[str, Any]) -> None:
             raise RuntimeError(f"Expected out tensor to have dtype {_CPP_NAMES.get(want, want)}, but got {_CPP_NAMES.get(out, out)} instead")
 
 
-@_check(
-    "complex", "masked_scatter", "multinomial", "polar", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
-    "_histogramdd_from_bin_tensors",
-)  # fmt: skip
+@_check("histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors")
+def _histogram(signature: Any, arguments: dict[str, Any]) -> None:
+    error = cpu_error(signature, dtypes=True)
+    if error is not None:
+        raise error
+
+
+@_check("complex", "masked_scatter", "multinomial", "polar")
 def _as_cpu(signature: Any, arguments: dict[str, Any]) -> None:
     """The meta kernel checks little, the CPU a lot: dtypes and sizes that must agree, and ranges of arguments."""
     error = cpu_error(signature)
