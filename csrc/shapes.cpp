@@ -235,6 +235,9 @@ bool fit_outs(const Call& call, const OperatorInfo& functional, const torch::jit
       ask_cpu(call, stack, base); // some operators compute in the dtype of `out`
     }
     if (outs[i].sizes() != results[i].toTensor().sizes()) {
+      if (inplace) {
+        ask_cpu(call, stack, base); // for the text of its error
+      }
       TORCH_CHECK(
           !inplace, "output with shape ", outs[i].sizes(), " doesn't match the broadcast shape ", results[i].toTensor().sizes());
       at::native::resize_output(outs[i], results[i].toTensor().sizes());

@@ -134,10 +134,13 @@ def test_doctor_runs_where_the_core_does_not_load(tmp_path):
     import shutil
     import subprocess
     import sys
+    import sysconfig
     from pathlib import Path
 
     package = tmp_path / "torchtpu"
     shutil.copytree(Path(torchtpu.__file__).parent, package, ignore=shutil.ignore_patterns("_C*.so", "__pycache__"))
+    # Empty and not missing: an editable installation would find its own.
+    (package / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}").write_bytes(b"")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     command = [sys.executable, "-m", "torchtpu", "doctor"]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)

@@ -9,7 +9,7 @@ def test_defaults(monkeypatch):
         assert config.get(name) == config.SETTINGS[name].default
     config.check()
     monkeypatch.setenv("TORCHTPU_EAGER_MODE", "")
-    assert config.get("TORCHTPU_EAGER_MODE") == "strict"
+    assert config.get("TORCHTPU_EAGER_MODE") == "fused"
 
 
 @pytest.mark.parametrize(
