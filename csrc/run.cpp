@@ -216,11 +216,11 @@ const char* Recorder::run(Window& w) {
       }
     }
     if (program && program->quick && mode() == Mode::Fused) {
-      constexpr uint32_t kOften = 64;
+      const uint32_t often = running_parts_ ? 2048 : 64; // parts soon give way to the whole, which compiles first
       program->runs += 1;
-      if (program->runs == kOften) {
+      if (program->runs == often) {
         checked(PyObject_CallFunctionObjArgs(callbacks().improve.get(), program->object.get(), nullptr));
-      } else if (program->runs % kOften == 0) {
+      } else if (program->runs % often == 0) {
         adopt(*program, program->object.get(), w);
       }
     }
@@ -446,6 +446,13 @@ void Recorder::run_parts(Window& w) {
   std::exception_ptr failure;
   std::shared_ptr<std::string> reason;
   std::vector<ValuePtr> spoiled; // results of what failed, although some have an older value
+  struct Flag {
+    bool& flag;
+    bool before;
+    ~Flag() {
+      flag = before;
+    }
+  } restore{running_parts_, std::exchange(running_parts_, true)};
   for (size_t n = 0; n < parts.size(); ++n) {
     if (dead[n]) {
       continue;

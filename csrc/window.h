@@ -117,6 +117,7 @@ class Recorder {
   std::unordered_map<std::string, PyRef> scalar_cache_;
   std::vector<std::pair<PyRef, PyRef>> checks_; // error flags and the program that made them
   std::deque<PyRef> in_flight_; // an array of each of the last windows
+  bool running_parts_ = false;
   PyRef last_; // an array of the last program, to wait for
 };
 
