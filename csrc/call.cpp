@@ -62,6 +62,20 @@ void add_number(Call& call, const c10::Scalar& value, bool as_static) {
   }
 }
 
+// A list's length, then what `add` makes of each member; or that there is no list.
+template <class Add>
+void add_list(Call& call, const c10::IValue& item, const Add& add) {
+  if (item.isNone()) {
+    call.words.push_back(kNone);
+    return;
+  }
+  const auto list = item.toListRef();
+  call.words.push_back(kList | uint64_t(list.size()) << 8);
+  for (const auto& x : list) {
+    add(x);
+  }
+}
+
 void add_tensor(Call& call, const c10::IValue& item, uint32_t argument) {
   auto& words = call.words;
   if (item.isNone()) {
@@ -132,11 +146,7 @@ void add_static(Call& call, const c10::IValue& item) {
     words.push_back(bits(item.toComplexDouble().real()));
     words.push_back(bits(item.toComplexDouble().imag()));
   } else if (item.isList()) {
-    const auto list = item.toListRef();
-    words.push_back(kList | uint64_t(list.size()) << 8);
-    for (const auto& x : list) {
-      add_static(call, x);
-    }
+    add_list(call, item, [&](const c10::IValue& x) { add_static(call, x); });
   } else if (item.isString()) {
     const auto& text = item.toStringRef();
     words.push_back(kString | uint64_t(text.size()) << 8);
@@ -163,15 +173,7 @@ void add_argument(Call& call, const ArgumentInfo& argument, const c10::IValue& i
       add_tensor(call, item, index);
       return;
     case ArgumentInfo::TensorList:
-      if (item.isNone()) {
-        call.words.push_back(kNone);
-      } else {
-        const auto list = item.toListRef();
-        call.words.push_back(kList | uint64_t(list.size()) << 8);
-        for (const auto& x : list) {
-          add_tensor(call, x, index);
-        }
-      }
+      add_list(call, item, [&](const c10::IValue& x) { add_tensor(call, x, index); });
       return;
     case ArgumentInfo::Number: {
       if (item.isNone()) {
@@ -189,15 +191,7 @@ void add_argument(Call& call, const ArgumentInfo& argument, const c10::IValue& i
       return;
     }
     case ArgumentInfo::NumberList:
-      if (item.isNone()) {
-        call.words.push_back(kNone);
-      } else {
-        const auto list = item.toListRef();
-        call.words.push_back(kList | uint64_t(list.size()) << 8);
-        for (const auto& x : list) {
-          add_number(call, x.toScalar(), argument.is_static);
-        }
-      }
+      add_list(call, item, [&](const c10::IValue& x) { add_number(call, x.toScalar(), argument.is_static); });
       return;
     case ArgumentInfo::Float:
       if (item.isDouble()) {

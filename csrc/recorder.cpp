@@ -61,7 +61,6 @@ OperatorInfo& info_of(const c10::OperatorHandle& op) {
     entry->id = uint32_t(tables().operators.size());
   }
   if (!entry->described) {
-    entry->functional = functional_overload(*entry);
     describe_operator(*entry);
   }
   return *entry;
@@ -120,11 +119,11 @@ Signature* make_signature(Call& call, const torch::jit::Stack& stack, size_t bas
   bool structured = false;
   const bool known = run_meta(call, stack, base, meta, meta_arguments, structured);
   if (!structured && !info.written.empty()) {
-    if ((!known && !(info.has_out && info.functional)) || overlaps(call)) {
+    if ((!known && !(info.has_out && info.functional())) || overlaps(call)) {
       ask_cpu(call, stack, base);
     }
     bool resized = false;
-    if (info.functional && !fit_outs(call, info_of(*info.functional), stack, base, resized) && !known && info.has_out) {
+    if (info.functional() && !fit_outs(call, info_of(*info.functional()), stack, base, resized) && !known && info.has_out) {
       ask_cpu(call, stack, base, true);
       throw NoShapes();
     }
@@ -400,8 +399,8 @@ void record_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit
           }
         }
       } catch (const NoShapes&) {
-        if (info.functional) {
-          plain = &info_of(*info.functional);
+        if (info.functional()) {
+          plain = &info_of(*info.functional());
           asked = &info;
         } else {
           run_on_cpu = true;

@@ -30,8 +30,12 @@ struct OperatorInfo {
   bool described = false; // Python was asked
   bool lowered = false; // has a lowering or a decomposition; else it runs on the CPU
   bool has_out = false; // writes into `out=` arguments
-  std::optional<c10::OperatorHandle> functional; // its overload that returns new tensors instead
+  // Its overload that returns new tensors instead; looked for when it is first wanted.
+  const std::optional<c10::OperatorHandle>& functional() const;
   uint32_t id = 0;
+
+ private:
+  mutable std::optional<std::optional<c10::OperatorHandle>> functional_;
 };
 
 // A view of a storage, as an operand or a result.
@@ -93,13 +97,10 @@ bool run_meta(
     const Call& call, const torch::jit::Stack& stack, size_t base, torch::jit::Stack& meta, torch::jit::Stack& arguments, bool& structured);
 // Runs a call that writes on zeros on the CPU, for its errors, where PyTorch has no other way to check the arguments.
 void ask_cpu(const Call& call, const torch::jit::Stack& stack, size_t base, bool empty_outs = false);
-// The overload that returns new tensors where this one writes into `out=` or in place.
-std::optional<c10::OperatorHandle> functional_overload(const OperatorInfo& info);
 // Gives `out=` arguments the sizes of what the functional overload would return, and checks their dtypes; a tensor
 // written in place must have the result's sizes. Returns false where nobody knows what it would return. `resized`: some
 // argument was changed.
 bool fit_outs(const Call& call, const OperatorInfo& functional, const torch::jit::Stack& stack, size_t base, bool& resized);
-void check_out_dtype(c10::ScalarType result, const at::Tensor& out);
 // Writes a functional overload's results into the call's `out=` arguments, which replace the call on the stack.
 void write_outs(const OperatorInfo& info, const torch::jit::Stack& results, torch::jit::Stack* stack, size_t base);
 // Whether this call comes from asking for a structured operator's shapes and computes nothing.

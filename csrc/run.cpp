@@ -228,15 +228,11 @@ const char* Recorder::run(Window& w) {
       run_parts(w);
       return "parts";
     }
-    if (single) {
-      run_whole(w, *program, alive);
-      return how;
-    }
     try {
       run_whole(w, *program, alive);
       return how;
     } catch (const python_error& error) {
-      if (!replayable(w)) {
+      if (single || !replayable(w)) {
         throw;
       }
     }
@@ -357,10 +353,7 @@ void Recorder::build_parts(std::vector<Window>& parts) {
     if (part.nodes.empty() || part.nodes[0].signature->built) {
       continue;
     }
-    Fate fate{std::vector<uint8_t>(part.results.size()), std::vector<uint8_t>(part.externals.size())};
-    for (size_t i = 0; i < part.results.size(); ++i) {
-      fate.alive[i] = part.results[i].use_count() > 1;
-    }
+    Fate fate = fate_of(part);
     for (size_t i = 0; i < part.externals.size(); ++i) {
       const auto& value = part.externals[i];
       const auto& h = held[value.get()];
@@ -380,7 +373,7 @@ void Recorder::build_parts(std::vector<Window>& parts) {
     }
     wanted.emplace_back(programs.add(hash, described.key), &part);
   }
-  if (wanted.size() < 1) {
+  if (wanted.empty()) {
     return;
   }
   PyRef objects = checked(PyObject_CallFunctionObjArgs(callbacks().build_parts.get(), descriptions.get(), nullptr));
@@ -420,23 +413,8 @@ void Recorder::run_parts(Window& w) {
     if (dead[n]) {
       continue;
     }
-    const Node& node = w.nodes[n];
-    Window& one = parts[n];
-    one.id = Window::number();
-    one.nodes.push_back({node.signature, 0, node.codes, 0, node.results, 0, 0});
-    one.key.push_back(node.signature->id);
-    for (uint32_t c = node.first_code; c < node.first_code + node.codes; ++c) {
-      const uint32_t code = w.codes[c];
-      const auto value = code == kUninitialized ? ValuePtr() : code & 1 ? w.results[code >> 1] : w.externals[(code >> 1) - 1];
-      const uint32_t own = one.input(value, true);
-      one.codes.push_back(own);
-      one.key.push_back(own);
-    }
-    one.results.assign(w.results.begin() + node.first_result, w.results.begin() + node.first_result + node.results);
-    const bool last = n + 1 == w.nodes.size();
-    one.floats.assign(w.floats.begin() + node.first_float, last ? w.floats.end() : w.floats.begin() + w.nodes[n + 1].first_float);
-    one.ints.assign(w.ints.begin() + node.first_int, last ? w.ints.end() : w.ints.begin() + w.nodes[n + 1].first_int);
-    all_built = all_built && node.signature->built;
+    parts[n].take(w, n, n + 1);
+    all_built = all_built && w.nodes[n].signature->built;
   }
   w.results.clear();
   w.externals.clear();

@@ -160,6 +160,9 @@ void ask_cpu(const Call& call, const torch::jit::Stack& stack, size_t base, bool
   }
 }
 
+namespace {
+
+// The overload that returns new tensors where this one writes into `out=` or in place.
 std::optional<c10::OperatorHandle> functional_overload(const OperatorInfo& info) {
   std::vector<const c10::Argument*> plain;
   for (const auto& argument : info.op.schema().arguments()) {
@@ -195,13 +198,16 @@ std::optional<c10::OperatorHandle> functional_overload(const OperatorInfo& info)
   return std::nullopt;
 }
 
+} // namespace
+
+const std::optional<c10::OperatorHandle>& OperatorInfo::functional() const {
+  if (!functional_) {
+    functional_.emplace(functional_overload(*this));
+  }
+  return *functional_;
+}
+
 bool fit_outs(const Call& call, const OperatorInfo& functional, const torch::jit::Stack& stack, size_t base, bool& resized) {
-  Call plain;
-  plain.info = &functional;
-  plain.device = call.device;
-  plain.largest = call.largest;
-  plain.operands = call.operands;
-  bool structured = false;
   torch::jit::Stack inputs, results, given;
   std::vector<at::Tensor> outs;
   for (size_t i = 0; i < call.info->arguments.size(); ++i) {
@@ -212,17 +218,28 @@ bool fit_outs(const Call& call, const OperatorInfo& functional, const torch::jit
     }
   }
   const bool inplace = outs.empty();
-  if (inplace && stack[base].isTensor()) {
+  if (inplace) {
+    if (!stack[base].isTensor()) {
+      return false; // a list of tensors
+    }
     outs.push_back(stack[base].toTensor());
   }
+  Call plain;
+  plain.info = &functional;
+  plain.device = call.device;
+  plain.largest = call.largest;
+  plain.operands = call.operands;
   if (inplace) { // the functional form may itself be made of the in-place one, so only meta tensors are asked
     try {
       run_elsewhere(plain, inputs, 0, c10::DeviceType::Meta, results, given);
     } catch (const std::exception&) {
       return false;
     }
-  } else if (!run_meta(plain, inputs, 0, results, given, structured)) {
-    return false;
+  } else {
+    bool structured = false;
+    if (!run_meta(plain, inputs, 0, results, given, structured)) {
+      return false;
+    }
   }
   if (results.size() != outs.size()) {
     return false;
@@ -231,25 +248,21 @@ bool fit_outs(const Call& call, const OperatorInfo& functional, const torch::jit
     if (!results[i].isTensor() || !results[i].toTensor().defined() || !outs[i].defined()) {
       continue;
     }
-    if (!c10::canCast(results[i].toTensor().scalar_type(), outs[i].scalar_type())) {
+    const auto& result = results[i].toTensor();
+    if (!c10::canCast(result.scalar_type(), outs[i].scalar_type())) {
       ask_cpu(call, stack, base); // some operators compute in the dtype of `out`
     }
-    if (outs[i].sizes() != results[i].toTensor().sizes()) {
-      if (inplace) {
-        ask_cpu(call, stack, base); // for the text of its error
-      }
-      TORCH_CHECK(
-          !inplace, "output with shape ", outs[i].sizes(), " doesn't match the broadcast shape ", results[i].toTensor().sizes());
-      at::native::resize_output(outs[i], results[i].toTensor().sizes());
-      resized = true;
+    if (outs[i].sizes() == result.sizes()) {
+      continue;
     }
+    if (inplace) {
+      ask_cpu(call, stack, base); // for the text of its error
+      TORCH_CHECK(false, "output with shape ", outs[i].sizes(), " doesn't match the broadcast shape ", result.sizes());
+    }
+    at::native::resize_output(outs[i], result.sizes());
+    resized = true;
   }
   return true;
-}
-
-void check_out_dtype(c10::ScalarType result, const at::Tensor& out) {
-  TORCH_CHECK(
-      c10::canCast(result, out.scalar_type()), "result type ", result, " can't be cast to the desired output type ", out.scalar_type());
 }
 
 void write_outs(const OperatorInfo& info, const torch::jit::Stack& results, torch::jit::Stack* stack, size_t base) {
@@ -264,7 +277,9 @@ void write_outs(const OperatorInfo& info, const torch::jit::Stack& results, torc
   for (size_t i = 0; i < outs.size(); ++i) {
     const auto& result = results[i].toTensor();
     at::assert_no_internal_overlap(outs[i]);
-    check_out_dtype(result.scalar_type(), outs[i]);
+    TORCH_CHECK(
+        c10::canCast(result.scalar_type(), outs[i].scalar_type()), "result type ", result.scalar_type(),
+        " can't be cast to the desired output type ", outs[i].scalar_type());
     at::native::resize_output(outs[i], result.sizes());
     outs[i].copy_(result);
   }

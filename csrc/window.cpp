@@ -36,11 +36,10 @@ Policy& policy() {
   return *instance;
 }
 
-uint64_t Window::number() {
-  return next_window++;
-}
+Window::Window() : id(next_window++) {}
 
 void Window::clear() {
+  id = next_window++;
   nodes.clear();
   codes.clear();
   key.clear();
@@ -52,16 +51,13 @@ void Window::clear() {
   bytes = 0;
 }
 
-Recorder::Recorder(c10::DeviceIndex device, uint32_t lane) : device_(device), lane_(lane) {
-  window_.id = next_window++;
-}
+Recorder::Recorder(c10::DeviceIndex device, uint32_t lane) : device_(device), lane_(lane) {}
 
-uint32_t Window::input(const ValuePtr& value, bool pending) {
+uint32_t Window::input(const ValuePtr& value) {
   if (!value) {
     return kUninitialized;
   }
   if (value->window != id) {
-    TORCH_INTERNAL_ASSERT(pending || value->array || value->error, "a value of another window has not been computed");
     value->window = id;
     value->code = external_code(uint32_t(externals.size()));
     externals.push_back(value);
@@ -69,18 +65,11 @@ uint32_t Window::input(const ValuePtr& value, bool pending) {
   return value->code;
 }
 
-ValuePtr Window::result(SpecId spec, c10::DeviceIndex device, uint32_t lane) {
-  auto value = c10::make_intrusive<Value>(spec, device);
-  add_result(value, lane);
-  bytes += spec_of(spec).nbytes;
-  return value;
-}
-
-void Window::add_result(const ValuePtr& value, uint32_t lane) {
+void Window::add_result(const ValuePtr& value) {
   value->window = id;
-  value->lane = lane;
   value->code = result_code(uint32_t(results.size()));
   results.push_back(value);
+  bytes += spec_of(value->spec).nbytes;
 }
 
 void Recorder::append(const Signature& signature, const Call& call, std::vector<ValuePtr>& fresh) {
@@ -92,6 +81,7 @@ void Recorder::append(const Signature& signature, const Call& call, std::vector<
     }
     if (!value->error && value->window != w.id) {
       materialize(value); // another thread recorded it
+      TORCH_INTERNAL_ASSERT(value->array || value->error, "a value of another window has not been computed");
     }
     TORCH_CHECK(!value->error, "this tensor has no value, because the operation that makes it failed: ", *value->error);
   }
@@ -105,12 +95,18 @@ void Recorder::append(const Signature& signature, const Call& call, std::vector<
       node.codes += 1;
     }
   }
+  auto produce = [&](SpecId spec) {
+    auto value = c10::make_intrusive<Value>(spec, device_);
+    value->lane = lane_;
+    w.add_result(value);
+    return value;
+  };
   for (const auto& [slot, spec] : signature.writes) {
-    call.slots[slot]->value = w.result(spec, device_, lane_);
+    call.slots[slot]->value = produce(spec);
   }
   for (const auto& result : signature.fresh) {
     if (result.defined) {
-      fresh.push_back(w.result(result.spec, device_, lane_));
+      fresh.push_back(produce(result.spec));
     }
   }
   node.results = uint32_t(w.results.size()) - node.first_result;
@@ -181,82 +177,51 @@ void Recorder::cut_by_content(size_t from, const char* reason) {
     return;
   }
   // The operations after the cut are recorded anew into the next window.
-  Window rest = take_window();
-  Window head = rest.head(last + 1);
-  std::vector<ValuePtr> externals = std::move(rest.externals);
-  auto inputs = [&](uint32_t code) {
-    return code == kUninitialized ? ValuePtr() : code & 1 ? rest.results[code >> 1] : externals[(code >> 1) - 1];
-  };
-  std::vector<std::vector<ValuePtr>> operands;
-  for (size_t i = last + 1; i < n; ++i) {
-    const Node& node = rest.nodes[i];
-    auto& list = operands.emplace_back();
-    for (uint32_t c = node.first_code; c < node.first_code + node.codes; ++c) {
-      list.push_back(inputs(rest.codes[c]));
-    }
+  Window head, rest;
+  {
+    Window whole = take_window();
+    head.take(whole, 0, last + 1);
+    rest.take(whole, last + 1, n);
   }
-  const uint32_t first = rest.nodes[last + 1].first_result;
-  std::vector<ValuePtr> results(rest.results.begin() + first, rest.results.end());
-  rest.results.clear();
-  externals.clear();
   std::exception_ptr failure;
   try {
     run(head, reason);
   } catch (const std::exception&) {
     failure = std::current_exception();
   }
-  auto& w = window_;
-  for (size_t i = last + 1; i < n; ++i) {
-    const Node& old = rest.nodes[i];
-    Node node{old.signature, uint32_t(w.codes.size()), old.codes, uint32_t(w.results.size()), old.results,
-              uint32_t(w.floats.size()), uint32_t(w.ints.size())};
-    w.key.push_back(old.signature->id);
-    for (const auto& value : operands[i - last - 1]) {
-      const uint32_t code = w.input(value);
-      w.codes.push_back(code);
-      w.key.push_back(code);
-    }
-    operands[i - last - 1].clear();
-    for (uint32_t r = 0; r < old.results; ++r) {
-      const auto& value = results[old.first_result - first + r];
-      w.add_result(value, lane_);
-      w.bytes += spec_of(value->spec).nbytes;
-    }
-    const bool end = i + 1 == n;
-    w.floats.insert(
-        w.floats.end(), rest.floats.begin() + old.first_float,
-        end ? rest.floats.end() : rest.floats.begin() + rest.nodes[i + 1].first_float);
-    w.ints.insert(
-        w.ints.end(), rest.ints.begin() + old.first_int, end ? rest.ints.end() : rest.ints.begin() + rest.nodes[i + 1].first_int);
-    w.nodes.push_back(node);
-    w.marks.push_back(rest.marks[i]);
-  }
+  head.clear();
+  window_.take(rest, 0, rest.nodes.size());
   if (failure) {
     std::rethrow_exception(failure);
   }
 }
 
-// The first n operations as a window of their own.
-Window Window::head(size_t n) const {
-  Window out;
-  const Node& next = nodes[n];
-  out.id = next_window++;
-  out.nodes.assign(nodes.begin(), nodes.begin() + int64_t(n));
-  out.codes.assign(codes.begin(), codes.begin() + next.first_code);
-  out.marks.assign(marks.begin(), marks.begin() + int64_t(n));
-  out.results.assign(results.begin(), results.begin() + next.first_result);
-  uint32_t last = 0;
-  for (const uint32_t code : out.codes) {
-    last = std::max(last, code & 1 ? 0 : code >> 1);
+void Window::take(const Window& from, size_t begin, size_t end) {
+  for (size_t n = begin; n < end; ++n) {
+    Node node = from.nodes[n];
+    const bool last = n + 1 == from.nodes.size();
+    const size_t end_float = last ? from.floats.size() : from.nodes[n + 1].first_float;
+    const size_t end_int = last ? from.ints.size() : from.nodes[n + 1].first_int;
+    key.push_back(node.signature->id);
+    const uint32_t first_code = node.first_code, first_result = node.first_result;
+    const int64_t first_float = node.first_float, first_int = node.first_int;
+    node.first_code = uint32_t(codes.size());
+    node.first_result = uint32_t(results.size());
+    node.first_float = uint32_t(floats.size());
+    node.first_int = uint32_t(ints.size());
+    for (uint32_t c = first_code; c < first_code + node.codes; ++c) {
+      const uint32_t code = from.codes[c];
+      codes.push_back(input(code == kUninitialized ? ValuePtr() : code & 1 ? from.results[code >> 1] : from.externals[(code >> 1) - 1]));
+      key.push_back(codes.back());
+    }
+    for (uint32_t r = first_result; r < first_result + node.results; ++r) {
+      add_result(from.results[r]);
+    }
+    floats.insert(floats.end(), from.floats.begin() + first_float, from.floats.begin() + int64_t(end_float));
+    ints.insert(ints.end(), from.ints.begin() + first_int, from.ints.begin() + int64_t(end_int));
+    nodes.push_back(node);
+    marks.push_back(from.marks[n]);
   }
-  out.externals.assign(externals.begin(), externals.begin() + last);
-  out.floats.assign(floats.begin(), floats.begin() + next.first_float);
-  out.ints.assign(ints.begin(), ints.begin() + next.first_int);
-  for (const auto& node : out.nodes) {
-    out.key.push_back(node.signature->id);
-    out.key.insert(out.key.end(), out.codes.begin() + node.first_code, out.codes.begin() + node.first_code + node.codes);
-  }
-  return out;
 }
 
 Window Recorder::take_window() {
@@ -266,8 +231,6 @@ Window Recorder::take_window() {
     spare_.pop_back();
   }
   std::swap(work, window_);
-  window_.clear();
-  window_.id = next_window++;
   return work;
 }
 

@@ -45,7 +45,8 @@ inline uint32_t result_code(uint32_t index) {
 }
 
 struct Window {
-  uint64_t id = 0;
+  Window();
+  uint64_t id; // its own among all lanes, and a new one after clear()
   std::vector<Node> nodes;
   std::vector<uint32_t> codes;
   std::vector<uint64_t> key; // a signature and its wiring, for each node
@@ -55,13 +56,11 @@ struct Window {
   std::vector<double> floats;
   std::vector<int64_t> ints;
   int64_t bytes = 0; // of all results
-  static uint64_t number(); // a new window's number
   void clear();
-  // Its wiring code, as an external input when another window made it. `pending`: it will have been computed by then.
-  uint32_t input(const ValuePtr& value, bool pending = false);
-  ValuePtr result(SpecId spec, c10::DeviceIndex device, uint32_t lane);
-  void add_result(const ValuePtr& value, uint32_t lane);
-  Window head(size_t n) const;
+  uint32_t input(const ValuePtr& value); // its wiring code, as an external input when another window made it
+  void add_result(const ValuePtr& value);
+  // Appends the operations [begin, end) of another window, which is of no use afterwards.
+  void take(const Window& from, size_t begin, size_t end);
   size_t period() const;
 };
 

@@ -148,7 +148,7 @@ def cpu_features() -> str:
     return hashlib.sha256(dump(found).encode()).hexdigest()[:16]
 
 
-def _processors() -> int:
+def processors() -> int:
     """How many threads XLA's CPU client divides loops for."""
     nproc = os.environ.get("NPROC", "")
     return int(nproc) if nproc.isdecimal() and int(nproc) else len(os.sched_getaffinity(0))
@@ -185,7 +185,7 @@ def _fixed(device_kind: str, platform: str, client_version: str) -> dict[str, An
     }
     if platform == "cpu":
         found["cpu"] = cpu_features()
-        found["processors"] = _processors()
+        found["processors"] = processors()
     else:
         found["LIBTPU_INIT_ARGS"] = _xla_flags("LIBTPU_INIT_ARGS")
         for plugin in ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin"):

@@ -76,8 +76,9 @@ def _into(out: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 
 def _nonzero_out(self: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
     if out.dtype != torch.int64:
-        kind = out.type().rpartition(".")[2].removesuffix("Tensor")
-        raise RuntimeError(f"nonzero: Expected out tensor to have scalar type Long but got scalar type{kind}")
+        from torchtpu.lowering.validate import scalar_type
+
+        raise RuntimeError(f"nonzero: Expected out tensor to have scalar type Long but got scalar type{scalar_type(out.dtype)}")
     return _into(out, _nonzero(self))
 
 

@@ -78,6 +78,11 @@ def _dtype(signature: Any, template: Any) -> torch.dtype | None:
     return signature.operands[template[1]].dtype if isinstance(template, tuple) and template[0] == "t" else None
 
 
+def scalar_type(dtype: torch.dtype) -> str:
+    """PyTorch's name of a dtype in its messages: "Float", "Long"."""
+    return torch.zeros((), dtype=dtype).type().rpartition(".")[2].removesuffix("Tensor")
+
+
 def _check_written_dtype(signature: Any) -> None:
     """An operator that makes floats of integers cannot write them into integers."""
     entry = registry.find(signature.op)
@@ -88,8 +93,7 @@ def _check_written_dtype(signature: Any) -> None:
         kind = _dtype(signature, signature.arguments[position])
         if kind is not None and not (kind.is_floating_point or kind.is_complex):
             made = next((o.dtype for o in signature.operands if o.dtype.is_floating_point or o.dtype.is_complex), signature.default_float)
-            names = (torch.zeros((), dtype=d).type().rpartition(".")[2].removesuffix("Tensor") for d in (made, kind))
-            raise RuntimeError("result type {} can't be cast to the desired output type {}".format(*names))
+            raise RuntimeError(f"result type {scalar_type(made)} can't be cast to the desired output type {scalar_type(kind)}")
 
 
 @_check("pow.Tensor_Scalar")
@@ -106,18 +110,12 @@ def _out(signature: Any) -> torch.dtype | None:
     return next((_dtype(signature, template) for argument, template in arguments if argument.is_out), None)
 
 
-def _scalar_type(dtype: torch.dtype) -> str:
-    names = {torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16", torch.int64: "Long",
-             torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool"}  # fmt: skip
-    return names.get(dtype, str(dtype).removeprefix("torch."))
-
-
 @_check("all", "any")
 def _all_any(signature: Any, arguments: dict[str, Any]) -> None:
     out = _out(signature)
     if out not in (None, torch.bool, torch.uint8):
         name = signature.name.split("::")[1]
-        raise RuntimeError(f"{name} only supports bool tensor for result, got: {_scalar_type(out)}")
+        raise RuntimeError(f"{name} only supports bool tensor for result, got: {scalar_type(out)}")
 
 
 _CPP_NAMES = {
@@ -126,37 +124,32 @@ _CPP_NAMES = {
 }  # fmt: skip
 
 
-def _out_has(signature: Any, want: torch.dtype | None) -> None:
-    out = _out(signature)
-    if want is not None and out not in (None, want):
+def _must_have(out: torch.dtype | None, want: torch.dtype | None) -> None:
+    if out is not None and want is not None and out != want:
         said = [_CPP_NAMES.get(dtype, str(dtype).removeprefix("torch.")) for dtype in (want, out)]
         raise RuntimeError(f"Expected out tensor to have dtype {said[0]}, but got {said[1]} instead")
 
 
 @_check("isin")
 def _isin(signature: Any, arguments: dict[str, Any]) -> None:
-    _out_has(signature, torch.bool)
+    _must_have(_out(signature), torch.bool)
 
 
 @_check("aminmax")
 def _aminmax(signature: Any, arguments: dict[str, Any]) -> None:
-    for template in (arguments.get("min"), arguments.get("max")):
-        out, want = _dtype(signature, template), _dtype(signature, arguments["self"])
-        if out is not None and want is not None and out != want:
-            raise RuntimeError(f"Expected out tensor to have dtype {_CPP_NAMES.get(want, want)}, but got {_CPP_NAMES.get(out, out)} instead")
+    for name in ("min", "max"):
+        _must_have(_dtype(signature, arguments.get(name)), _dtype(signature, arguments["self"]))
 
 
 @_check("histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors")
 def _histogram(signature: Any, arguments: dict[str, Any]) -> None:
-    error = cpu_error(signature, dtypes=True)
-    if error is not None:
-        raise error
+    _as_cpu(signature, arguments, dtypes=True)
 
 
 @_check("complex", "masked_scatter", "multinomial", "polar")
-def _as_cpu(signature: Any, arguments: dict[str, Any]) -> None:
+def _as_cpu(signature: Any, arguments: dict[str, Any], dtypes: bool = False) -> None:
     """The meta kernel checks little, the CPU a lot: dtypes and sizes that must agree, and ranges of arguments."""
-    error = cpu_error(signature)
+    error = cpu_error(signature, dtypes)
     if error is not None:
         raise error
 
@@ -167,7 +160,7 @@ def _searchsorted(signature: Any, arguments: dict[str, Any]) -> None:
     if out is not None and out is not (torch.int32 if narrow else torch.int64):
         raise RuntimeError(
             "torch.searchsorted(): output tensor's dtype is wrong, it can only be Int(int32) or Long(int64) depending on whether "
-            f"out_int32 flag is True, but we got output tensor's dtype {_scalar_type(out)} and out_int32 flag is {narrow}"
+            f"out_int32 flag is True, but we got output tensor's dtype {scalar_type(out)} and out_int32 flag is {narrow}"
         )
     _as_cpu(signature, arguments)
 

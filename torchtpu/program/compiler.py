@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import math
-import os
 import threading
 import warnings
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import jax
 from jax.sharding import SingleDeviceSharding
 
+from torchtpu.cache.key import processors
 from torchtpu.cache.report import compiles_forbidden
 from torchtpu.cache.store import find_or_make
 from torchtpu.eager.errors import user_line
@@ -107,7 +107,7 @@ def build_parts(windows: list[dict[str, Any]]) -> list[Program | None]:
     programs = [Program(WindowFunction(w), w["donated"], w["device"], location, part=True) for w in windows]
     if compiles_forbidden() or len(programs) < 2 or not threading.main_thread().is_alive():
         return [None] * len(programs)  # each is compiled when it runs
-    pool = _pool("torchtpu-parts", max(1, min(4, len(os.sched_getaffinity(0)))))
+    pool = _pool("torchtpu-parts", min(4, processors()))
     futures = [pool.submit(program.compile) for program in programs]
     concurrent.futures.wait(futures)
     return [program if future.exception() is None else None for program, future in zip(programs, futures, strict=True)]
