@@ -123,6 +123,7 @@ def test_another_processes_programs_are_compared_too(n, monkeypatch):
     torchtpu.synchronize()
     environment = {**report._compiles[-1].environment, "jax": "9.9"}
     monkeypatch.setattr(report, "_known", {})
+    monkeypatch.setattr(report, "_keys", set())  # as in a process that has not compiled it
     record = report._compiles[-1]
     reasons = report._why(record.key[:48] + "f" * 32, record.description, environment, 10**9)
     assert [d.text for d in reasons] == [f"jax {record.environment['jax']} → 9.9"]
@@ -208,3 +209,12 @@ def test_what_is_in_the_cache_is_not_forbidden(n):
     store._store = None
     with torchtpu.forbid_compiles():
         assert f(n).sqrt().tolist() == [1.0] * n
+
+
+def test_what_came_later_is_no_reason(n):
+    """A program's own later neighbours are on disk too when the report is asked for."""
+    first, second = f(n), f(n, 2)
+    held = [first.erf(), second.erf()]
+    torchtpu.synchronize()
+    rows = [row for row in report.records() if row["name"] == "erf"]
+    assert [row["reason"].startswith("new") for row in rows] == [True, False] and len(held) == 2

@@ -150,7 +150,7 @@ def _on_disk(key: str) -> list[_Known]:
     found = []
     for directory in store().directories.values():
         files = sorted(directory.files(key[:16]), key=lambda f: (f.key[:48] != key[:48], -f.used))
-        for file in [f for f in files if f.key != key][:_ALIKE]:
+        for file in [f for f in files if f.key not in _keys][:_ALIKE]:  # what this process has compiled came later
             with contextlib.suppress(OSError, DamagedError, ValueError):
                 data = directory.read(file.key)
                 if data is not None:
