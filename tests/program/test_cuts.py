@@ -1,5 +1,6 @@
 """Where Fused cuts: only by what was recorded, and so that every loop comes down to a fixed set of programs."""
 
+import copy
 import threading
 
 import pytest
@@ -165,9 +166,11 @@ os._exit(0)
 def test_threads_keep_to_their_own_windows():
     """Each thread trains a model; its windows are those of a thread that trains alone."""
 
+    torch.manual_seed(0)
+    start = nn.Sequential(nn.Linear(6, 6), nn.Tanh())  # threads share the CPU's generator
+
     def train(found=None):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(6, 6), nn.Tanh()).to("tpu")
+        model = copy.deepcopy(start).to("tpu")
         opt = torch.optim.SGD(model.parameters(), lr=0.1)
         x = torch.ones(4, 6, device="tpu")
         for _ in range(12):
